@@ -1,0 +1,58 @@
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTEST_ARGS ?= -n 2
+OLDEST := 1.6.1
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+INSTALLED := $(VENV)/.installed
+OVERLAY := .overlay/scikit-learn-$(OLDEST)
+
+# scikit-learn's array-API check runs only with the first of these; one thread a process,
+# as there are two test processes.
+TEST_ENV := SCIPY_ARRAY_API=1 OMP_NUM_THREADS=1 MPLBACKEND=Agg
+
+.PHONY: help demo test test-oldest lint format clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# torch goes first, alone: every other requirement on it is then met by the build that
+# the constraints choose.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install -c constraints.txt setuptools
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[test]'
+	touch $@
+
+# Beside the installed packages, in front of them on the path. --upgrade replaces what an
+# interrupted install has left.
+$(OVERLAY)/.installed: | $(INSTALLED)
+	$(PIP) install --no-deps --only-binary :all: --upgrade --target $(OVERLAY) scikit-learn==$(OLDEST)
+	touch $@
+
+demo: $(INSTALLED)  ## Run the example on real imbalanced tables
+	$(BIN)/python examples/imbalanced_pipeline.py
+
+test: lint  ## Lint, then run the tests and doctests
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-oldest: export PYTHONPATH := $(CURDIR)/$(OVERLAY)
+test-oldest: $(OVERLAY)/.installed  ## Run the tests and doctests on the oldest scikit-learn
+	$(BIN)/python -c 'from sklearn import __version__ as v; assert v == "$(OLDEST)", v'
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(INSTALLED)  ## Check style and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(INSTALLED)  ## Repair style and format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## Remove what the other targets made, but for the virtual environment
+	rm -rf .overlay build dist *.egg-info .hypothesis .pytest_cache .ruff_cache

@@ -1,0 +1,8 @@
+"""Contrastive representation learning on tables, for scikit-learn."""
+
+from skcl._discrepancy import DiscrepancyScorer
+from skcl._encoder import ContrastiveEncoder
+from skcl._regularizer import RelaxedKMeansRegularizer
+
+__all__ = ["ContrastiveEncoder", "DiscrepancyScorer", "RelaxedKMeansRegularizer"]
+__version__ = "0.1.0"

@@ -1,0 +1,51 @@
+"""Matrix products whose bits do not depend on the number of threads.
+
+Once the inner dimension of a product is long, a BLAS splits it over its threads,
+and partial sums added in another grouping round differently. Here no inner
+dimension, of a product or of its gradient, is longer than `BLOCK`; longer sums are
+added block by block, in order. (MKL keeps inner dimensions of 512 whole and splits
+those of 1,000.) Products with a vector it splits at any length: they are multiplied
+and summed without it.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+BLOCK = 512
+
+
+def apply_in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a row-wise function to at most `BLOCK` rows at a time."""
+    if len(x) <= BLOCK:
+        return function(x)
+    return torch.cat([function(block) for block in x.split(BLOCK)])
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a b for a (n, k) and b (k, m) of one block."""
+    if 1 in (a.shape[0], b.shape[1], a.shape[1]):
+        return (a[:, :, None] * b).sum(dim=1)
+    return a @ b
+
+
+def pairwise_products(a: Tensor, b: Tensor) -> Tensor:
+    """Return a bᵀ for a (n, d) and b (m, d); the gradients sum over n and m."""
+    rows = [
+        torch.cat([product(block, other.T) for other in b.split(BLOCK)], dim=1)
+        for block in a.split(BLOCK)
+    ]
+    return torch.cat(rows)
+
+
+def summed_products(a: Tensor, b: Tensor) -> Tensor:
+    """Return aᵀ b, a sum over the rows of a (n, d) and b (n, e)."""
+    blocks = zip(a.split(BLOCK), b.split(BLOCK), strict=True)
+    return torch.stack([product(p.T, q) for p, q in blocks]).sum(dim=0)
+
+
+def mean(values: Tensor) -> Tensor:
+    """Return the mean of a vector."""
+    sums = torch.stack([block.sum() for block in values.split(BLOCK)])
+    return sums.sum() / len(values)

@@ -1,0 +1,435 @@
+"""Measures the internal discrepancy of an embedding, and what follows from it."""
+
+from copy import deepcopy
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    clone,
+)
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.pipeline import Pipeline
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from skcl import theory
+from skcl._kmeans import fit_kmeans
+from skcl._labels import encode_labels
+from skcl._table import begin_fit, check_table
+from skcl._torch import draw_seed, to_numpy, to_tensor
+
+# What a two-dimensional representation, without views and temperature, has.
+REPRESENTATION_TERMS = ("discrepancy", "squared_discrepancy", "relative_discrepancy")
+TERMS = (*REPRESENTATION_TERMS, "contrastive_loss", "incurred_loss", "bound")
+
+
+class DiscrepancyScorer(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
+    """Measure how far rows' positive means lie from the centers of their clusters.
+
+    The internal discrepancy of a row is the distance between the mean of its views'
+    unit vectors, its positive mean, and the center of its class; without labels, of its
+    k-means cluster. It is what the supervised loss after contrastive learning exceeds
+    the contrastive loss by. The scorer is an estimator, whose `fit` learns the centers,
+    and a scorer: ``GridSearchCV(pipeline, grid, scoring=DiscrepancyScorer())``.
+
+    Parameters
+    ----------
+    encoder : estimator or None, default=None
+        A :class:`ContrastiveEncoder`, or a pipeline that ends in one. It is cloned and
+        fitted in fit; put a fitted one into ``sklearn.frozen.FrozenEstimator``. None:
+        X is a representation already, each row its own positive mean; or the object
+        serves as `scoring`.
+    term : str, default="auto"
+        What :meth:`score` returns the negative of:
+
+        - "discrepancy": mean distance Δ₁;
+        - "squared_discrepancy": mean squared distance Δ₂²;
+        - "relative_discrepancy": Δ₂² as a share of the variance of the positive means;
+        - "contrastive_loss": the encoder's loss over all rows;
+        - "incurred_loss": the supervised loss that the contrastive one incurs;
+        - "bound": the upper bound on it, from contrastive loss and discrepancy;
+        - "auto": "incurred_loss" with labels, "bound" without, and for a
+          representation "relative_discrepancy".
+
+        Without an encoder a representation has the first three only. The first two
+        are best for a constant embedding: do not select a model by them.
+    n_clusters : int or None, default=None
+        Number of clusters, where there are no labels. None: as scorer, that of the
+        encoder's regularizer.
+    n_views : int, default=8
+        Views of each row.
+    random_state : int, RandomState instance or None, default=None
+        Seed of views and clusters. As scorer, every candidate sees the same views;
+        None is then a fixed seed.
+
+    Attributes
+    ----------
+    centers_ : ndarray of shape (n_centers, n_dimensions)
+        Class means or cluster centers of the positive means.
+    classes_ : ndarray of shape (n_centers,)
+        The classes; only with labels.
+    encoder_ : estimator or None
+        The fitted encoder.
+    n_features_in_ : int
+        Number of columns of X.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, where all are strings.
+
+    See Also
+    --------
+    ContrastiveEncoder : Learns the embedding.
+    RelaxedKMeansRegularizer : Lowers the discrepancy in training.
+
+    Notes
+    -----
+    With labels, rows marked by y = -1 are left out. With centers learned on other rows,
+    "bound" still bounds the incurred loss of the rows' own centers.
+
+    References
+    ----------
+    "Internal Discrepancy for Contrastive Learning: Generalization Bounds and Downstream
+    Behaviors" (2026).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.preprocessing import scale
+    >>> from skcl import DiscrepancyScorer
+    >>> X, y = load_wine(return_X_y=True)
+    >>> scorer = DiscrepancyScorer().fit(scale(X), y)
+    >>> scorer.centers_.shape
+    (3, 13)
+    >>> round(-scorer.score(scale(X), y), 3)  # share of the variance within classes
+    0.562
+    """
+
+    _parameter_constraints = {
+        "encoder": [HasMethods(["fit", "get_params"]), None],
+        "term": [StrOptions({"auto", *TERMS})],
+        "n_clusters": [Interval(Integral, 1, None, closed="left"), None],
+        "n_views": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        encoder=None,
+        *,
+        term="auto",
+        n_clusters=None,
+        n_views=8,
+        random_state=None,
+    ):
+        self.encoder = encoder
+        self.term = term
+        self.n_clusters = n_clusters
+        self.n_views = n_views
+        self.random_state = random_state
+
+    def fit(self, X, y=None):
+        """Learn the centers; with an encoder, fit it first.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            What the encoder takes; without one, a representation.
+        y : array-like of shape (n_samples,), default=None
+            Classes. -1 marks an unlabelled row, which is left out. None: clusters.
+
+        Returns
+        -------
+        DiscrepancyScorer
+            The fitted scorer.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of range, `term` needs an encoder, there are no labels
+            and no n_clusters, or X is not what the encoder takes.
+        """
+        begin_fit(self)
+        rng = check_random_state(self.random_state)
+        self._views_seed = draw_seed(rng)
+        self.encoder_ = None
+        if self.encoder is not None:
+            self.encoder_ = clone(self.encoder).fit(X, y)
+            _copy_input_attributes(self, self.encoder_)
+        views = self._views(X, reset=True)
+        self._term(y)
+        means = views.mean(axis=1)
+        if y is None:
+            n_clusters = self._n_clusters(self.encoder_, len(means))
+            self.centers_ = _cluster(means, n_clusters, rng)
+        else:
+            self.classes_, codes = _encode(y, means)
+            self.centers_ = theory.class_centers(means[codes >= 0], codes[codes >= 0])
+        self._n_features_out = len(self.centers_)
+        return self
+
+    def transform(self, X):
+        """Return the distance of each row's positive mean to each center.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows with the columns of fit.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_centers)
+            Distances, in units of the representation.
+        """
+        check_is_fitted(self, "centers_")
+        return euclidean_distances(self._views(X).mean(axis=1), self.centers_)
+
+    def score_samples(self, X, y=None):
+        """Return minus the internal discrepancy of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows with the columns of fit.
+        y : array-like of shape (n_samples,), default=None
+            Their classes, none of them -1; None is the nearest center.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Higher is better.
+        """
+        measured = self._measure(X, y)
+        return -theory.internal_discrepancy(*measured.partition())
+
+    def score(self, X, y=None):
+        """Return minus the term, with the centers learned in fit.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows with the columns of fit.
+        y : array-like of shape (n_samples,), default=None
+            Their classes; None is the nearest center.
+
+        Returns
+        -------
+        float
+            Higher is better.
+        """
+        measured = self._measure(X, y)
+        loss = None if self.encoder_ is None else _loss(_find(self.encoder_)[1])
+        return -_evaluate(self._term(y), measured, loss)
+
+    def __call__(self, estimator, X, y=None):
+        """Score a fitted pipeline or encoder: the protocol of `scoring`.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted; its last step with `embed_views` is measured, on rows transformed by
+            the steps before it.
+        X : array-like of shape (n_samples, n_features)
+            Held-out rows.
+        y : array-like of shape (n_samples,), default=None
+            Their classes, -1 for an unlabelled row; None: clusters.
+
+        Returns
+        -------
+        float
+            Minus the term, with the rows' own centers; higher is better.
+
+        Raises
+        ------
+        ValueError
+            If the scorer has an encoder of its own, no step has `embed_views`, or there
+            are neither labels nor a number of clusters.
+        """
+        self._validate_params()
+        if self.encoder is not None:
+            raise ValueError(
+                f"encoder={self.encoder!r}: as scoring, the scorer measures the "
+                "estimator it is given; only encoder=None is allowed."
+            )
+        seed = 0 if self.random_state is None else deepcopy(self.random_state)
+        rng = check_random_state(seed)
+        views = _embed(estimator, X, self.n_views, draw_seed(rng))
+        means = views.mean(axis=1)
+        if y is None:
+            n_clusters = self._n_clusters(estimator, len(means))
+            centers = _cluster(means, n_clusters, rng)
+            measured = Measured(views, centers, _nearest(means, centers))
+        else:
+            codes = _encode(y, means)[1]
+            known = codes >= 0
+            centers = theory.class_centers(means[known], codes[known])
+            measured = Measured(views[known], centers, codes[known])
+        term = self.term
+        if term == "auto":
+            term = "bound" if y is None else "incurred_loss"
+        return -_evaluate(term, measured, _loss(_find(estimator)[1]))
+
+    def _term(self, y) -> str:
+        """Return the term to score by, which a representation may not have."""
+        if self.encoder is None:
+            if self.term == "auto":
+                return "relative_discrepancy"
+            if self.term not in REPRESENTATION_TERMS:
+                raise ValueError(
+                    f"term={self.term!r} needs views and a temperature, and so an "
+                    f"encoder. Without one, 'auto' and {REPRESENTATION_TERMS} are "
+                    "allowed."
+                )
+        if self.term == "auto":
+            return "bound" if y is None else "incurred_loss"
+        return self.term
+
+    def _views(self, X, reset=False) -> np.ndarray:
+        """Return the views (n, V, d); a representation is a single view."""
+        if self.encoder_ is None:
+            return check_table(self, X, reset=reset).astype(np.float64)[:, None, :]
+        return _embed(self.encoder_, X, self.n_views, self._views_seed)
+
+    def _measure(self, X, y) -> "Measured":
+        check_is_fitted(self, "centers_")
+        views = self._views(X)
+        if y is None:
+            means = views.mean(axis=1)
+            return Measured(views, self.centers_, _nearest(means, self.centers_))
+        if not hasattr(self, "classes_"):
+            raise ValueError(
+                "y was given, but the scorer was fitted without labels: its centers "
+                "are clusters. Fit it with y, or score with y=None."
+            )
+        classes, codes = _encode(y, views)
+        unseen = np.setdiff1d(classes, self.classes_)
+        if len(unseen):
+            raise ValueError(
+                f"y has the classes {unseen.tolist()}, which fit did not see; allowed "
+                f"are {self.classes_.tolist()}, and -1 for an unlabelled row."
+            )
+        known = codes >= 0
+        index = np.searchsorted(self.classes_, classes)[codes[known]]
+        return Measured(views[known], self.centers_, index)
+
+    def _n_clusters(self, estimator, n_rows: int) -> int:
+        n_clusters = self.n_clusters
+        if n_clusters is None and estimator is not None:
+            regularizer = getattr(_find(estimator)[1], "regularizer", None)
+            n_clusters = getattr(regularizer, "n_clusters", None)
+        if n_clusters is None:
+            raise ValueError(
+                "Without labels the centers are those of k-means clusters, and "
+                "n_clusters=None gives no number: set n_clusters, or pass y."
+            )
+        if n_clusters > n_rows:
+            raise ValueError(f"n_clusters={n_clusters} exceeds n_samples={n_rows}.")
+        return n_clusters
+
+
+class Measured(NamedTuple):
+    """Views of rows, the centers, and the center of each row."""
+
+    views: np.ndarray  # (n, V, d)
+    centers: np.ndarray  # (K, d)
+    codes: np.ndarray  # (n,)
+
+    def partition(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return positive means, centers and codes."""
+        return self.views.mean(axis=1), self.centers, self.codes
+
+
+class Loss(NamedTuple):
+    """The contrastive loss of an encoder."""
+
+    name: str
+    temperature: float
+
+
+def _evaluate(term: str, measured: Measured, loss: Loss | None) -> float:
+    views, centers, codes = measured
+    discrepancy = theory.internal_discrepancy(*measured.partition())
+    match term:
+        case "discrepancy":
+            return float(discrepancy.mean())
+        case "squared_discrepancy":
+            return float((discrepancy**2).mean())
+        case "relative_discrepancy":
+            return theory.relative_discrepancy(*measured.partition())
+    if not isinstance(loss.name, str):
+        raise ValueError(
+            f"term={term!r} is not defined for the encoder's loss={loss.name!r}, a "
+            f"callable; {REPRESENTATION_TERMS} are allowed."
+        )
+    if term == "incurred_loss":
+        return theory.incurred_loss(views, codes, loss.temperature, loss.name, centers)
+    contrastive = theory.contrastive_loss(views, loss.temperature, loss.name, codes)
+    if term == "contrastive_loss":
+        return contrastive
+    return theory.upper_bound(contrastive, discrepancy, loss.temperature, loss.name)
+
+
+def _find(estimator: Any) -> tuple[list, Any]:
+    """Return the last step with embed_views, and the steps before it."""
+    if isinstance(estimator, FrozenEstimator):
+        return _find(estimator.estimator)
+    if isinstance(estimator, Pipeline):
+        for i in reversed(range(len(estimator.steps))):
+            try:
+                before, encoder = _find(estimator.steps[i][1])
+            except ValueError:
+                continue
+            return ([estimator[:i]] if i else []) + before, encoder
+    elif hasattr(estimator, "embed_views"):
+        return [], estimator
+    raise ValueError(
+        f"{estimator!r} has no step with a method embed_views: a ContrastiveEncoder, "
+        "or a pipeline with one, is needed."
+    )
+
+
+def _embed(estimator: Any, X: Any, n_views: int, seed: int) -> np.ndarray:
+    """Return the views' unit vectors from a fitted encoder or pipeline, float64."""
+    before, encoder = _find(estimator)
+    for transformer in before:
+        X = transformer.transform(X)
+    return encoder.embed_views(X, n_views, random_state=seed).astype(np.float64)
+
+
+def _loss(encoder: Any) -> Loss:
+    return Loss(encoder.loss, encoder.temperature)
+
+
+def _encode(y: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    check_consistent_length(rows, y)
+    classes, codes = encode_labels(y)
+    if not len(classes):
+        raise ValueError("y has no labelled row: -1 marks an unlabelled one.")
+    return classes, codes
+
+
+def _cluster(
+    means: np.ndarray, n_clusters: int, rng: np.random.RandomState
+) -> np.ndarray:
+    points = to_tensor(means, torch.device("cpu"), torch.float64)
+    centers, _ = fit_kmeans(
+        points, n_clusters, 0, n_init=10, max_iter=300, tol=1e-4, random_state=rng
+    )
+    return to_numpy(centers)
+
+
+def _nearest(means: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    return euclidean_distances(means, centers).argmin(axis=1)
+
+
+def _copy_input_attributes(scorer: BaseEstimator, encoder: BaseEstimator) -> None:
+    for name in ("n_features_in_", "feature_names_in_"):
+        if hasattr(encoder, name):
+            setattr(scorer, name, getattr(encoder, name))

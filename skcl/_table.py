@@ -1,0 +1,163 @@
+"""From a frame or an array to the standardized block that the network sees."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import validate_data
+
+# Squares of the network's activations must not overflow in float32.
+MAX_DEVIATION = 1e15
+
+
+def begin_fit(estimator: BaseEstimator) -> None:
+    """Validate the parameters, then forget an earlier fit."""
+    estimator._validate_params()
+    for name in [name for name in vars(estimator) if name.endswith("_")]:
+        delattr(estimator, name)
+
+
+def check_table(
+    estimator: BaseEstimator, X: Any, *, reset: bool, min_samples: int = 1
+) -> np.ndarray:
+    """Validate numeric input with scikit-learn, and name the column that fails.
+
+    Parameters
+    ----------
+    estimator : BaseEstimator
+        Whose n_features_in_ and feature_names_in_ are set, or compared with.
+    X : array-like of shape (n, d)
+        Numbers or booleans, all finite.
+    reset : bool
+        True in fit.
+    min_samples : int, default=1
+        The fewest rows.
+
+    Returns
+    -------
+    array of shape (n, d)
+        Of type float32 or float64.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As scikit-learn has them, followed by the column and the value.
+    """
+    for name, kind in _unsupported_columns(X):
+        raise ValueError(
+            f"Column {name!r} holds {kind} values; {type(estimator).__name__} takes "
+            "numbers and booleans. Encode it first, with OneHotEncoder in a "
+            "ColumnTransformer, or with skrub's TableVectorizer."
+        )
+    try:
+        return validate_data(
+            estimator,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_min_samples=min_samples,
+        )
+    except (ValueError, TypeError) as error:
+        culprit = _first_bad_cell(X)
+        if culprit is None:
+            raise
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"{error}\n{culprit}") from error
+
+
+def column_names(estimator: BaseEstimator) -> Sequence:
+    """Return the names of the columns of fit, or their positions."""
+    positions = range(estimator.n_features_in_)
+    return getattr(estimator, "feature_names_in_", positions)
+
+
+def fit_scaler(X: np.ndarray, names: Sequence) -> StandardScaler:
+    """Learn mean and variance, in float64; refuse a column whose variance overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaler = StandardScaler().fit(X.astype(np.float64, copy=False))
+    for j in np.flatnonzero(~np.isfinite(scaler.mean_ + scaler.scale_)):
+        raise ValueError(
+            f"Column {names[j]!r} cannot be standardized: its values reach "
+            f"{np.abs(X[:, j]).max():.3g}, and their variance overflows. Rescale it so "
+            "that its values stay below 1e150."
+        )
+    return scaler
+
+
+def scale(
+    scaler: StandardScaler, X: np.ndarray, names: Sequence, first_row: int = 0
+) -> np.ndarray:
+    """Return standardized rows, float32; refuse a value too large for the network."""
+    with np.errstate(over="ignore"):
+        scaled = scaler.transform(X.astype(np.float64, copy=False))
+    for row, j in np.argwhere(~(np.abs(scaled) < MAX_DEVIATION)):
+        raise ValueError(
+            f"Column {names[j]!r}, row {first_row + row}: {X[row, j]!r} lies "
+            f"{abs(scaled[row, j]):.3g} standard deviations from the mean of the "
+            f"training rows; below {MAX_DEVIATION:.0e} is allowed."
+        )
+    return scaled.astype(np.float32)
+
+
+def _unsupported_columns(X: Any) -> Iterator[tuple[Any, str]]:
+    """Yield name and kind of the columns whose dtype is of no use as it is.
+
+    Strings in columns of objects are left to the conversion.
+    """
+    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+        yield 0, X.dtype.name
+    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+        return
+    for name, dtype in zip(X.columns, X.dtypes, strict=True):
+        if not _is_numeric(dtype):
+            yield name, str(dtype)
+
+
+def _is_numeric(dtype: Any) -> bool:
+    if hasattr(dtype, "is_numeric"):  # polars
+        return dtype.is_numeric() or str(dtype) in ("Boolean", "Object", "Null")
+    from pandas.api.types import is_numeric_dtype, is_object_dtype
+
+    return is_numeric_dtype(dtype) or is_object_dtype(dtype)
+
+
+def _first_bad_cell(X: Any) -> str | None:
+    """Say which cell of a refused table is not a finite number, if one is."""
+    for name, column in _columns(X):
+        for row in _suspects(column):
+            problem = _problem(column[row])
+            if problem:
+                return f"Column {name!r}, row {row}: {column[row]!r} is {problem}."
+    return None
+
+
+def _columns(X: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield name and values of each column of a frame, list or 2-D array."""
+    if hasattr(X, "iloc"):
+        for j, name in enumerate(X.columns):
+            yield name, np.asarray(X.iloc[:, j], dtype=object)
+    elif hasattr(X, "columns"):
+        for name in X.columns:
+            yield name, np.asarray(X[name], dtype=object)
+    elif isinstance(X, list | tuple | np.ndarray):
+        array = np.asarray(X, dtype=object)
+        if array.ndim == 2:
+            yield from enumerate(array.T)
+
+
+def _suspects(column: np.ndarray) -> np.ndarray:
+    """Return the rows to look at: all of them where the column is not numeric."""
+    try:
+        return np.flatnonzero(~np.isfinite(column.astype(np.float64)))
+    except (TypeError, ValueError):
+        return np.arange(len(column))
+
+
+def _problem(value: Any) -> str | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return "not a number"
+    return None if np.isfinite(number) else "missing or infinite"

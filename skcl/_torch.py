@@ -1,0 +1,79 @@
+"""The border between numpy and torch: devices, seeds, tensors, portable weights."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Return a device that works here, or raise a ValueError that names it.
+
+    "auto" is the first CUDA device where there is one, else the CPU.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+        torch.zeros(1, device=resolved).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device={device!r} cannot be used here: {reason}. Allowed are 'auto', "
+            "'cpu', and the devices of torch that this machine has, such as 'cuda'."
+        ) from error
+    return resolved
+
+
+def draw_seed(random_state: np.random.RandomState) -> int:
+    """Draw the seed of a torch generator."""
+    return int(random_state.randint(np.iinfo(np.int32).max))
+
+
+def make_generator(seed: int, device: torch.device) -> Generator:
+    """Return a generator on the device; torch's global one stays as it is."""
+    return Generator(device=device).manual_seed(seed)
+
+
+def seed_from(generator: Generator) -> int:
+    """Draw a seed for numpy from a torch generator."""
+    high = np.iinfo(np.int32).max
+    drawn = torch.randint(high, (), generator=generator, device=generator.device)
+    return int(drawn.item())
+
+
+@contextmanager
+def isolated_global_rng(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generators inside, and put them back afterwards.
+
+    For code that knows no other: the initialization and the dropout of a user's own
+    module.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+def to_tensor(array: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Copy an array to a tensor that shares no memory with it."""
+    return torch.tensor(np.ascontiguousarray(array), device=device, dtype=dtype)
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """Copy a tensor to an array."""
+    return tensor.detach().cpu().numpy().copy()
+
+
+def weights_to_numpy(module: nn.Module) -> dict[str, np.ndarray]:
+    """Return the state of a module as arrays, portable over devices."""
+    return {name: to_numpy(value) for name, value in module.state_dict().items()}
+
+
+def load_weights(module: nn.Module, weights: dict[str, np.ndarray]) -> None:
+    """Put arrays from :func:`weights_to_numpy` into a module."""
+    module.load_state_dict(
+        {name: torch.tensor(value) for name, value in weights.items()}
+    )

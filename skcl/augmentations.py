@@ -1,0 +1,116 @@
+"""Augmentations: functions (x, generator) -> view of standardized rows x (n, d)."""
+
+from collections.abc import Callable
+from hashlib import blake2b
+
+import torch
+from torch import Generator, Tensor
+
+
+def marginal_table(x: Tensor, n_quantiles: int = 1000) -> Tensor:
+    """Return evenly spaced quantiles of each column, (q, d): its marginal law.
+
+    They are values of the column, without interpolation, so that a discrete column
+    stays discrete. q = min(n, n_quantiles).
+    """
+    n = len(x)
+    q = min(n, n_quantiles)
+    index = (torch.arange(q, device=x.device) * 2 + 1) * n // (2 * q)
+    return x.sort(dim=0).values[index]
+
+
+def swap(x: Tensor, generator: Generator, *, rate: float, marginals: Tensor) -> Tensor:
+    """Replace each value, with probability `rate`, by a draw from its column.
+
+    Parameters
+    ----------
+    x : Tensor of shape (n, d)
+        Rows.
+    generator : Generator
+        Source of randomness, on the device of x.
+    rate : float
+        The probability, in (0, 1].
+    marginals : Tensor of shape (q, d)
+        Equally likely values of each column, as from :func:`marginal_table`.
+
+    Returns
+    -------
+    Tensor of shape (n, d)
+        A view of each row, independent of the other rows.
+
+    References
+    ----------
+    Bahri, Jiang, Tay, Metzler: SCARF: Self-supervised contrastive learning using
+    random feature corruption (ICLR 2022).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skcl.augmentations import swap
+    >>> x, generator = torch.zeros(1000, 1), torch.Generator().manual_seed(0)
+    >>> view = swap(x, generator, rate=0.3, marginals=torch.ones(5, 1))
+    >>> 0.25 < view.mean().item() < 0.35
+    True
+    """
+    q = len(marginals)
+    uniform = torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+    swapped = uniform < rate
+    # Given that it is below the rate, uniform / rate is again uniform on [0, 1).
+    index = (uniform * (q / rate)).long().clamp_max(q - 1)
+    return torch.where(swapped, marginals.gather(0, index), x)
+
+
+def noise(x: Tensor, generator: Generator, *, rate: float) -> Tensor:
+    """Add Gaussian noise of standard deviation `rate`.
+
+    Parameters
+    ----------
+    x : Tensor of shape (n, d)
+        Rows.
+    generator : Generator
+        Source of randomness, on the device of x.
+    rate : float
+        The standard deviation, in units of x.
+
+    Returns
+    -------
+    Tensor of shape (n, d)
+        A view of each row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skcl.augmentations import noise
+    >>> x, generator = torch.zeros(1000, 1), torch.Generator().manual_seed(0)
+    >>> 0.25 < noise(x, generator, rate=0.3).std().item() < 0.35
+    True
+    """
+    drawn = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+    return x + rate * drawn
+
+
+def draw_views(
+    augment: Callable[[Tensor, Generator], Tensor],
+    x: Tensor,
+    n_views: int,
+    generator: Generator,
+) -> Tensor:
+    """Draw views of each row of a batch, (n, V, d)."""
+    return torch.stack([augment(x, generator) for _ in range(n_views)], dim=1)
+
+
+def draw_views_by_row(
+    augment: Callable[[Tensor, Generator], Tensor], x: Tensor, n_views: int, seed: int
+) -> Tensor:
+    """Draw views that depend on the seed and on the row itself alone, (n, V, d).
+
+    They are the same wherever a row stands and whichever rows stand beside it.
+    """
+    key = seed.to_bytes(8, "little")
+    generator = Generator()
+    views = torch.empty(len(x), n_views, x.shape[1])
+    for i, row in enumerate(x.cpu()):
+        digest = blake2b(row.numpy().tobytes(), digest_size=8, key=key).digest()
+        generator.manual_seed(int.from_bytes(digest, "little", signed=True))
+        views[i] = augment(row.expand(n_views, -1), generator)
+    return views

@@ -1,0 +1,202 @@
+"""Relaxed k-means: objectives and their minimization, as functions of tensors.
+
+M (n, d) holds points m_i, here the rows' mean positive representations, C (K, d)
+centers c_k. All objectives are means over the points, in squared units of M. For every
+C, with the hard objective k-means(M, C) = mean_i min_k ‖m_i - c_k‖²,
+
+    spectral(M) ≤ min_C k-means(M, C),
+    entropic(M, C) ≤ k-means(M, C) ≤ entropic(M, C) + τ log K.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from skcl._blocks import mean, pairwise_products, summed_products
+
+
+def squared_distances(points: Tensor, centers: Tensor) -> Tensor:
+    """Return ‖m_i - c_k‖², of shape (n, K)."""
+    products = pairwise_products(points, centers)
+    norms = points.square().sum(dim=1, keepdim=True) + centers.square().sum(dim=1)
+    return (norms - 2 * products).clamp_min(0)
+
+
+def soft_assignment(points: Tensor, centers: Tensor, temperature: float) -> Tensor:
+    """Return exp(-‖m_i - c_k‖²/τ), normalized over the clusters, (n, K)."""
+    return (-squared_distances(points, centers) / temperature).softmax(dim=1)
+
+
+def entropic_relaxation(
+    points: Tensor, centers: Tensor, temperature: float, labels: Tensor | None = None
+) -> Tensor:
+    """Entropic relaxation of the k-means objective.
+
+    E = mean_i [ -τ log Σ_k exp(-‖m_i - c_k‖² / τ) ]
+
+    with temperature τ, in the squared units of the points. It tends to the hard
+    objective as τ → 0, and lies below it by at most τ log K. A labelled point's sum has
+    one term, its own center's.
+
+    Parameters
+    ----------
+    points : Tensor of shape (n, d)
+        M.
+    centers : Tensor of shape (K, d)
+        C.
+    temperature : float
+        τ, positive.
+    labels : Tensor of shape (n,), default=None
+        The index of a point's known center, or -1.
+
+    Returns
+    -------
+    Tensor of shape ()
+        E.
+
+    References
+    ----------
+    Rose, Gurewitz, Fox: A deterministic annealing approach to clustering (1990): E is
+    the free energy.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skcl.clustering import entropic_relaxation
+    >>> points = torch.tensor([[0.0], [1.0]])
+    >>> round(entropic_relaxation(points, points, temperature=0.01).item(), 6)
+    0.0
+    """
+    squared = squared_distances(points, centers)
+    if labels is not None:
+        squared = squared + _forbidden(labels, len(centers))
+    return mean(-temperature * (-squared / temperature).logsumexp(dim=1))
+
+
+def spectral_subspace(points: Tensor, n_clusters: int) -> tuple[Tensor, Tensor]:
+    """Return the mean (d,) of the points and their K - 1 leading directions (d, r).
+
+    They are the right singular vectors of the centered points; r = min(K - 1, d). The
+    decomposition is detached: as the best subspace, it has no gradient to first order.
+    """
+    with torch.no_grad():
+        mean_point = _mean_point(points)
+        centered = points - mean_point
+        _, vectors = torch.linalg.eigh(summed_products(centered, centered))
+        first = max(points.shape[1] - (n_clusters - 1), 0)
+        return mean_point, vectors[:, first:]
+
+
+def residual(points: Tensor, mean_point: Tensor, directions: Tensor) -> Tensor:
+    """Mean squared distance of the points to an affine subspace."""
+    centered = points - mean_point
+    inside = pairwise_products(centered, directions.T)  # (n, r)
+    squared = centered.square().sum(dim=1) - inside.square().sum(dim=1)
+    return mean(squared)
+
+
+def spectral_relaxation(points: Tensor, n_clusters: int) -> Tensor:
+    """Spectral, or trace, relaxation of the k-means objective.
+
+    E = 1/n Σ_{j ≥ K} σ_j², σ_1 ≥ σ_2 ≥ … the singular values of the centered points.
+
+    It bounds the least k-means objective from below, is 0 if d < K or n ≤ K, and its
+    gradient, 2 (M̃ - M̃ V Vᵀ)/n with V the K - 1 leading right singular vectors, is
+    finite at tied singular values too.
+
+    Parameters
+    ----------
+    points : Tensor of shape (n, d)
+        M.
+    n_clusters : int
+        K.
+
+    Returns
+    -------
+    Tensor of shape ()
+        E.
+
+    References
+    ----------
+    Zha, He, Ding, Simon, Gu: Spectral relaxation for k-means clustering (NIPS 2001).
+    Ding, He: K-means clustering via principal component analysis (ICML 2004).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skcl.clustering import spectral_relaxation
+    >>> points = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> spectral_relaxation(points, n_clusters=2).item()  # σ² are 8 and 2
+    0.5
+    """
+    mean_point, directions = spectral_subspace(points, n_clusters)
+    return residual(points, mean_point, directions)
+
+
+def refine(
+    points: Tensor,
+    centers: Tensor,
+    temperature: float,
+    *,
+    max_iter: int,
+    tol: float,
+    labels: Tensor | None = None,
+) -> tuple[Tensor, int]:
+    """Lower the entropic objective from given centers; the hard one if τ = 0.
+
+    Alternates the assignment of the points with the mean of the assigned points, which
+    never raises the objective. A cluster that no point is assigned to keeps its center.
+
+    Parameters
+    ----------
+    points : Tensor of shape (n, d)
+        M.
+    centers : Tensor of shape (K, d)
+        Where to start.
+    temperature : float
+        τ, or 0 for Lloyd's algorithm.
+    max_iter : int
+        The most rounds.
+    tol : float
+        Stop when the centers' squared shift falls to tol times the points' variance.
+    labels : Tensor of shape (n,), default=None
+        The index of a point's known center, or -1.
+
+    Returns
+    -------
+    centers : Tensor of shape (K, d)
+        The last centers.
+    n_iter : int
+        The rounds run.
+    """
+    variance = mean((points - _mean_point(points)).square().sum(dim=1)).item()
+    forbidden = 0 if labels is None else _forbidden(labels, len(centers))
+    n_iter = 0
+    for n_iter in range(1, max_iter + 1):  # noqa: B007
+        squared = squared_distances(points, centers) + forbidden
+        if temperature > 0:
+            assigned = (-squared / temperature).softmax(dim=1)  # (n, K)
+        else:
+            assigned = torch.nn.functional.one_hot(squared.argmin(dim=1), len(centers))
+        mass = summed_products(assigned.to(points), torch.ones_like(points[:, :1]))
+        sums = summed_products(assigned.to(points), points)
+        tiny = torch.finfo(points.dtype).tiny
+        moved = torch.where(mass > tiny, sums / mass.clamp_min(tiny), centers)
+        shift = (moved - centers).square().sum(dim=1).sum().item()
+        centers = moved
+        if shift <= tol * variance:
+            break
+    return centers, n_iter
+
+
+def _mean_point(points: Tensor) -> Tensor:
+    ones = torch.ones_like(points[:, :1])
+    return summed_products(points, ones).squeeze(1) / len(points)
+
+
+def _forbidden(labels: Tensor, n_clusters: int) -> Tensor:
+    """Return +inf where a labelled point must not go, 0 elsewhere, (n, K)."""
+    cluster = torch.arange(n_clusters, device=labels.device)
+    wrong = (labels[:, None] >= 0) & (labels[:, None] != cluster)
+    return torch.where(wrong, math.inf, 0.0)

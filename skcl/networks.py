@@ -1,0 +1,83 @@
+"""The network: a backbone, and a projection head onto the unit sphere."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.utils import skip_init
+
+from skcl._blocks import apply_in_blocks, product
+
+
+class ContrastiveNetwork(nn.Module):
+    """A backbone, whose output is the embedding, and a projection head above it.
+
+    Both are applied to blocks of rows, so that no sum over the rows of a batch in a
+    gradient depends on the number of threads.
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module):
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the embedding, (n, n_components)."""
+        return apply_in_blocks(self.backbone, x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return unit vectors, (n, projection_dim); a zero vector stays zero."""
+        return apply_in_blocks(self._project, x)
+
+    def _project(self, x: Tensor) -> Tensor:
+        projected = self.head(self.backbone(x))
+        return nn.functional.normalize(projected, dim=-1, eps=1e-6)
+
+
+class Linear(nn.Linear):
+    """A linear layer, also of width 1, whose gradient no thread count changes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x Wᵀ + b."""
+        if 1 in self.weight.shape:
+            return product(x, self.weight.T) + self.bias
+        return super().forward(x)
+
+
+def mlp(sizes: Sequence[int], generator: Generator | None = None) -> nn.Sequential:
+    """Linear layers, with a layer normalization and ReLU between them.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Width of the input, of each hidden layer, and of the output.
+    generator : Generator or None
+        Source of the initial weights, uniform in ±1/√fan_in. None leaves them
+        uninitialized, to be loaded.
+
+    Returns
+    -------
+    nn.Sequential
+        The normalization has no weights of its own: the next layer's serve.
+    """
+    return nn.Sequential(*_layers(sizes, generator))
+
+
+def _layers(sizes: Sequence[int], generator: Generator | None) -> Iterator[nn.Module]:
+    for depth, (n_in, n_out) in enumerate(pairwise(sizes)):
+        if depth > 0:
+            yield nn.LayerNorm(n_in, elementwise_affine=False)
+            yield nn.ReLU()
+        yield _linear(n_in, n_out, generator)
+
+
+def _linear(n_in: int, n_out: int, generator: Generator | None) -> Linear:
+    # nn.Linear's own initialization draws from the global generator.
+    layer = skip_init(Linear, n_in, n_out)
+    if generator is not None:
+        bound = n_in**-0.5
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.uniform_(-bound, bound, generator=generator)
+    return layer

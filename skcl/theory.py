@@ -1,0 +1,298 @@
+"""The exact quantities of the theory, on a finite set of rows: arrays in, numbers out.
+
+Row i has V views z_iv, unit vectors; all rows weigh the same, and so do the views of a
+row. With that measure the positive of an anchor is any view of its row, the anchor
+itself included, and a negative is any view of any row. A partition y of the rows into
+classes k of frequency π_k defines
+
+- the positive means m_i = 1/V Σ_v z_iv,
+- the class centers c_k, the means of m_i over class k,
+- the internal discrepancy ‖m_i - c_{y_i}‖ of row i.
+
+For InfoNCE at temperature t, with Δ₂² the mean squared discrepancy,
+
+    incurred_loss ≤ contrastive_loss + Δ₂² / t.
+
+The ideas are those of "Internal Discrepancy for Contrastive Learning: Generalization
+Bounds and Downstream Behaviors" (2026); the formulas are derived in this project.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.special import logsumexp
+
+# Entries of one block of the matrix of all pairs: 32 MiB in float64.
+_BLOCK_SIZE = 2**22
+
+
+def class_centers(means, y, n_classes=None):
+    """Return the mean of each class.
+
+    Parameters
+    ----------
+    means : array of shape (n, d)
+        Positive means.
+    y : array of int, of shape (n,)
+        Classes, 0 … K - 1.
+    n_classes : int, default=None
+        K; None is the largest class plus one.
+
+    Returns
+    -------
+    array of shape (K, d)
+        The centers; NaN for a class without rows.
+
+    Examples
+    --------
+    >>> from skcl.theory import class_centers
+    >>> class_centers([[0.0], [2.0], [5.0]], [0, 0, 1])
+    array([[1.],
+           [5.]])
+    """
+    means, y = np.asarray(means, dtype=np.float64), np.asarray(y)
+    n_classes = y.max() + 1 if n_classes is None else n_classes
+    centers = np.full((n_classes, means.shape[1]), np.nan)
+    for k in np.unique(y):
+        centers[k] = means[y == k].mean(axis=0)
+    return centers
+
+
+def internal_discrepancy(means, centers, y):
+    """Return ‖m_i - c_{y_i}‖, the distance of each row's positive mean to its center.
+
+    Parameters
+    ----------
+    means : array of shape (n, d)
+        Positive means.
+    centers : array of shape (K, d)
+        Class or cluster centers.
+    y : array of int, of shape (n,)
+        The center of each row.
+
+    Returns
+    -------
+    array of shape (n,)
+        The discrepancies; between 0 and 2 for means of unit vectors.
+
+    Examples
+    --------
+    >>> from skcl.theory import internal_discrepancy
+    >>> internal_discrepancy([[0.0], [2.0], [5.0]], [[1.0], [5.0]], [0, 0, 1])
+    array([1., 1., 0.])
+    """
+    means = np.asarray(means, dtype=np.float64)
+    return np.linalg.norm(means - np.asarray(centers)[np.asarray(y)], axis=1)
+
+
+def relative_discrepancy(means, centers, y):
+    """Return the squared discrepancy as a share of the variance of the means.
+
+    Δ₂² / mean_i ‖m_i - m̄‖², m̄ the mean of the m_i. With the classes' own means as
+    centers it lies in [0, 1]. It is 1 for a constant embedding, whose plain
+    discrepancy of 0 looks perfect.
+
+    Parameters
+    ----------
+    means : array of shape (n, d)
+        Positive means.
+    centers : array of shape (K, d)
+        Class or cluster centers.
+    y : array of int, of shape (n,)
+        The center of each row.
+
+    Returns
+    -------
+    float
+        The share; lower is better.
+
+    Examples
+    --------
+    >>> from skcl.theory import relative_discrepancy
+    >>> relative_discrepancy([[1.0], [1.0]], [[1.0]], [0, 0])
+    1.0
+    """
+    means = np.asarray(means, dtype=np.float64)
+    variance = ((means - means.mean(axis=0)) ** 2).sum(axis=1).mean()
+    # Float32 unit vectors differ by rounding alone where all are the same.
+    if variance <= np.finfo(np.float32).eps ** 2:
+        return 1.0
+    return float((internal_discrepancy(means, centers, y) ** 2).mean() / variance)
+
+
+def contrastive_loss(views, temperature, loss="infonce", y=None):
+    """Return the contrastive loss over all rows, exactly, with the log of the mean.
+
+    Parameters
+    ----------
+    views : array of shape (n, V, d)
+        Unit vectors.
+    temperature : float
+        t > 0; ignored by the spectral loss.
+    loss : {"infonce", "supcon", "spectral", "logistic"}, default="infonce"
+        With a an anchor, p a positive, b a negative of the measure above:
+
+        - "infonce": -E z_a·z_p / t + E_a log E_b exp(z_a·z_b / t);
+        - "supcon": the same, a positive being any view of any row of a's class;
+        - "spectral": -2 E z_a·z_p + E (z_a·z_b)²;
+        - "logistic": E log(1 + exp(-z_a·(z_p - z_b) / t)).
+    y : array of int, of shape (n,), default=None
+        Classes, for "supcon"; -1 marks an unlabelled row, whose positives are its own
+        views.
+
+    Returns
+    -------
+    float
+        The loss.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skcl.theory import contrastive_loss
+    >>> angles = np.radians([[0, 60], [90, 30], [180, 240]])
+    >>> views = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    >>> round(contrastive_loss(views, temperature=0.5), 10)
+    -0.497661758
+    """
+    views = np.asarray(views, dtype=np.float64)
+    means = views.mean(axis=1)
+    if loss == "spectral":
+        anchors = views.reshape(-1, views.shape[2])
+        second_moment = anchors.T @ anchors / len(anchors)
+        return float(-2 * (means**2).sum(axis=1).mean() + (second_moment**2).sum())
+    if loss == "logistic":
+        return _logistic_loss(views, temperature)
+    targets = means
+    if loss == "supcon" and y is not None:
+        y = np.asarray(y)
+        labelled = y >= 0
+        targets = means.copy()
+        targets[labelled] = class_centers(means[labelled], y[labelled])[y[labelled]]
+    positive = (means * targets).sum(axis=1).mean() / temperature
+    return float(_log_partition(views, temperature).mean() - positive)
+
+
+def incurred_loss(views, y, temperature, loss="infonce", centers=None):
+    """Return the supervised loss that a contrastive loss incurs.
+
+    With scores s_k = z·c_k of the centers c_k and class frequencies π_k:
+
+    - "infonce" and "supcon": E [ -s_y / t + log Σ_k π_k exp(s_k / t) ];
+    - "spectral": E [ -2 s_y + Σ_k π_k s_k² ];
+    - "logistic": E Σ_k π_k log(1 + exp(-(s_y - s_k) / t)).
+
+    Parameters
+    ----------
+    views : array of shape (n, V, d)
+        Unit vectors.
+    y : array of int, of shape (n,)
+        Classes, 0 … K - 1.
+    temperature : float
+        t > 0; ignored by the spectral loss.
+    loss : {"infonce", "supcon", "spectral", "logistic"}, default="infonce"
+        The contrastive loss.
+    centers : array of shape (K, d), default=None
+        None are the means of the classes, of which the bounds speak.
+
+    Returns
+    -------
+    float
+        The loss. For "infonce", -log K at the least and 0 for a constant encoder.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skcl.theory import incurred_loss
+    >>> angles = np.radians([[0, 60], [90, 30], [180, 240]])
+    >>> views = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    >>> round(incurred_loss(views, [0, 0, 1], temperature=0.5), 10)
+    -0.5784327465
+    """
+    views, y = np.asarray(views, dtype=np.float64), np.asarray(y)
+    if centers is None:
+        centers = class_centers(views.mean(axis=1), y)
+    priors = np.bincount(y, minlength=len(centers)) / len(y)
+    present = priors > 0  # a class without rows may have no center
+    scores = views @ np.where(present[:, None], centers, 0.0).T  # (n, V, K)
+    own = np.take_along_axis(scores, y[:, None, None], axis=2)  # (n, V, 1)
+    if loss == "spectral":
+        return float(np.mean(-2 * own[..., 0] + scores**2 @ priors))
+    if loss == "logistic":
+        gap = (own - scores) / temperature
+        return float(np.mean(np.logaddexp(0, -gap) @ priors))
+    partition = logsumexp(scores / temperature, b=priors, axis=2)
+    return float(np.mean(partition - own[..., 0] / temperature))
+
+
+def upper_bound(contrastive_loss, discrepancy, temperature, loss="infonce"):
+    """Return the upper bound on the incurred loss.
+
+    With Δ₁ and Δ₂² the means of the discrepancy and of its square, L the contrastive
+    loss over the same rows and views:
+
+    - "infonce": L + Δ₂² / t;
+    - "spectral": L + 2 Δ₂²;
+    - "logistic": L + (Δ₁ + Δ₂²) / (2 t);
+    - "supcon": L.
+
+    Parameters
+    ----------
+    contrastive_loss : float
+        L, from :func:`contrastive_loss`.
+    discrepancy : array of shape (n,)
+        From :func:`internal_discrepancy`.
+    temperature : float
+        t > 0.
+    loss : {"infonce", "supcon", "spectral", "logistic"}, default="infonce"
+        The contrastive loss.
+
+    Returns
+    -------
+    float
+        The bound.
+
+    Examples
+    --------
+    >>> from skcl.theory import upper_bound
+    >>> upper_bound(-0.5, [0.1, 0.3], temperature=0.5)
+    -0.4
+    """
+    discrepancy = np.asarray(discrepancy, dtype=np.float64)
+    first, second = discrepancy.mean(), (discrepancy**2).mean()
+    slack = {
+        "infonce": second / temperature,
+        "spectral": 2 * second,
+        "logistic": (first + second) / (2 * temperature),
+        "supcon": 0.0,
+    }
+    return float(contrastive_loss + slack[loss])
+
+
+def _blocks(anchors: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield anchors so few at a time that their products with all stay small."""
+    n_rows = max(_BLOCK_SIZE // len(anchors), 1)
+    for start in range(0, len(anchors), n_rows):
+        yield anchors[start : start + n_rows]
+
+
+def _log_partition(views: np.ndarray, temperature: float) -> np.ndarray:
+    """Return log E_b exp(z_a·z_b / t) of each anchor, (nV,)."""
+    anchors = views.reshape(-1, views.shape[2])
+    sums = [
+        logsumexp(block @ anchors.T / temperature, axis=1) for block in _blocks(anchors)
+    ]
+    return np.concatenate(sums) - np.log(len(anchors))
+
+
+def _logistic_loss(views: np.ndarray, temperature: float) -> float:
+    anchors = views.reshape(-1, views.shape[2])
+    V = views.shape[1]
+    positives = (views @ views.transpose(0, 2, 1)).reshape(-1, V)  # (nV, V)
+    total, start = 0.0, 0
+    for block in _blocks(anchors):
+        negatives = block @ anchors.T
+        for v in range(V):
+            positive = positives[start : start + len(block), v, None]
+            total += np.logaddexp(0, (negatives - positive) / temperature).sum()
+        start += len(block)
+    return float(total / (len(anchors) ** 2 * V))

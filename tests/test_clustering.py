@@ -1,0 +1,163 @@
+"""The relaxations against the k-means objective, and each other."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs
+
+from skcl.clustering import (
+    entropic_relaxation,
+    refine,
+    residual,
+    soft_assignment,
+    spectral_relaxation,
+    spectral_subspace,
+    squared_distances,
+)
+
+
+def random_points(n, d, seed):
+    return np.random.RandomState(seed).normal(size=(n, d))
+
+
+def clustered_points(n, d, seed):
+    return make_blobs(n, d, centers=5, cluster_std=0.3, random_state=seed)[0]
+
+
+@pytest.mark.parametrize("make", [random_points, clustered_points])
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("n", "d", "K"), [(40, 3, 2), (60, 5, 4), (700, 8, 6)])
+def test_relaxations_bound_the_kmeans_objective(make, n, d, K, seed):
+    X = make(n, d, seed)
+    kmeans = KMeans(K, n_init=3, random_state=0).fit(X)
+    points, centers = torch.tensor(X), torch.tensor(kmeans.cluster_centers_)
+    hard = kmeans.inertia_ / n
+    assert spectral_relaxation(points, K).item() <= hard * (1 + 1e-12)
+    for tau in (1e-3, 0.1, 10.0):
+        entropic = entropic_relaxation(points, centers, tau).item()
+        assert entropic <= hard * (1 + 1e-12)
+        assert hard <= (entropic + tau * math.log(K)) * (1 + 1e-12) + 1e-12
+    assert entropic_relaxation(points, centers, 1e-7).item() == pytest.approx(hard)
+
+
+def test_spectral_relaxation_is_the_tail_of_the_singular_values():
+    X = random_points(30, 6, 0)
+    sigma = np.linalg.svd(X - X.mean(axis=0), compute_uv=False)
+    for K in range(1, 9):
+        expected = (sigma[K - 1 :] ** 2).sum() / 30
+        value = spectral_relaxation(torch.tensor(X), K).item()
+        assert value == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "d", "K"), [(5, 3, 4), (5, 3, 9), (3, 8, 3)])
+def test_spectral_relaxation_is_zero_where_clusters_span_the_points(n, d, K):
+    value = spectral_relaxation(torch.tensor(random_points(n, d, 0)), K).item()
+    assert value == pytest.approx(0, abs=1e-12)
+
+
+def test_spectral_gradient():
+    """2 (M̃ - M̃ V Vᵀ)/n, which is also the derivative of the exact tail."""
+    points = torch.tensor(random_points(20, 4, 1), requires_grad=True)
+    (gradient,) = torch.autograd.grad(spectral_relaxation(points, 3), points)
+    mean, V = spectral_subspace(points, 3)
+    centered = points.detach() - mean
+    torch.testing.assert_close(gradient, 2 * (centered - centered @ V @ V.T) / 20)
+
+    def tail(points):
+        sigma = torch.linalg.svdvals(points - points.mean(dim=0))
+        return sigma[2:].square().sum() / 20
+
+    torch.testing.assert_close(gradient, torch.autograd.grad(tail(points), points)[0])
+
+
+def test_finite_gradient_at_tied_singular_values():
+    points = torch.cat([torch.eye(4), -torch.eye(4)]).requires_grad_()
+    for K in range(1, 6):
+        value = spectral_relaxation(points, K)
+        (gradient,) = torch.autograd.grad(value, points)
+        assert gradient.isfinite().all()
+        assert value.item() == pytest.approx((5 - min(K, 5)) * 2 / 8)
+
+
+def test_residual_of_a_subspace_bounds_the_relaxation_from_above():
+    """What a batch's penalty is: another subspace than its own best one."""
+    points = torch.tensor(random_points(50, 5, 2))
+    other = spectral_subspace(torch.tensor(random_points(50, 5, 3)), 3)
+    assert residual(points, *other) >= spectral_relaxation(points, 3)
+
+
+def test_entropic_equals_the_literal_loop_and_passes_gradcheck():
+    M = torch.tensor(random_points(7, 3, 0), requires_grad=True)
+    C = torch.tensor(random_points(4, 3, 1), requires_grad=True)
+    labels = torch.tensor([-1, 0, 3, -1, -1, 2, -1])
+    for y in (None, labels):
+        terms = []
+        for i in range(7):
+            own = range(4) if y is None or y[i] < 0 else [int(y[i])]
+            terms.append(
+                -0.3
+                * torch.log(
+                    sum(torch.exp(-(M[i] - C[k]).square().sum() / 0.3) for k in own)
+                )
+            )
+        expected = sum(terms) / 7
+        torch.testing.assert_close(entropic_relaxation(M, C, 0.3, y), expected)
+        assert torch.autograd.gradcheck(
+            lambda M, C, y=y: entropic_relaxation(M, C, 0.3, y), (M, C)
+        )
+
+
+def test_entropic_pull_stops_at_the_center():
+    """A point on its center has no gradient, and no NaN."""
+    M = torch.zeros(1, 2, requires_grad=True)
+    entropic_relaxation(M, torch.zeros(1, 2), 0.1).backward()
+    assert not M.grad.any()
+
+
+def test_soft_assignment_is_minus_the_derivative_by_squared_distance():
+    M, C = torch.tensor(random_points(6, 2, 0)), torch.tensor(random_points(3, 2, 1))
+    weights = torch.exp(-squared_distances(M, C) / 0.5)
+    expected = weights / weights.sum(dim=1, keepdim=True)
+    torch.testing.assert_close(soft_assignment(M, C, 0.5), expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_refine_without_temperature_is_lloyd(seed):
+    X = clustered_points(300, 4, seed)
+    seeds = X[:5]
+    reference = KMeans(5, init=seeds, n_init=1, tol=0, max_iter=500).fit(X)
+    centers, _ = refine(torch.tensor(X), torch.tensor(seeds), 0, max_iter=500, tol=0)
+    np.testing.assert_allclose(centers, reference.cluster_centers_, atol=1e-10)
+
+
+def test_refine_lowers_the_entropic_objective_in_every_round():
+    X = torch.tensor(random_points(200, 3, 0))
+    centers = X[:6]
+    values = [entropic_relaxation(X, centers, 0.5).item()]
+    for _ in range(20):
+        centers, _ = refine(X, centers, 0.5, max_iter=1, tol=0)
+        values.append(entropic_relaxation(X, centers, 0.5).item())
+    assert (np.diff(values) <= 1e-12).all()
+    assert values[-1] < values[0]
+
+
+def test_refine_keeps_labelled_points_with_their_center():
+    points = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
+    labels = torch.tensor([1, -1, 0, -1])  # the far seeds are crossed on purpose
+    centers, _ = refine(
+        points, torch.tensor([[10.0], [0.0]]), 0.1, max_iter=50, tol=0, labels=labels
+    )
+    torch.testing.assert_close(centers, torch.tensor([[10.5], [0.5]]))
+    forced, _ = refine(
+        points, torch.tensor([[0.0], [10.0]]), 0, max_iter=1, tol=0, labels=labels
+    )
+    torch.testing.assert_close(forced, torch.tensor([[5.5], [5.5]]))
+
+
+def test_an_empty_cluster_keeps_its_center():
+    points = torch.tensor([[0.0], [1.0]])
+    centers, _ = refine(points, torch.tensor([[0.5], [99.0]]), 0, max_iter=9, tol=0)
+    torch.testing.assert_close(centers, torch.tensor([[0.5], [99.0]]))

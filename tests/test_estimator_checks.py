@@ -1,0 +1,44 @@
+"""scikit-learn's estimator suite, on every loss with every relaxation."""
+
+import os
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skcl import ContrastiveEncoder, DiscrepancyScorer, RelaxedKMeansRegularizer
+from skcl.losses import LOSSES
+
+REGULARIZERS = [
+    None,
+    RelaxedKMeansRegularizer(n_clusters=2, relaxation="spectral"),
+    RelaxedKMeansRegularizer(n_clusters=2, relaxation="entropic"),
+]
+
+
+def small_encoder(**params):
+    return ContrastiveEncoder(
+        n_components=4, hidden_layer_sizes=(8,), projection_dim=4, max_iter=3, **params
+    )
+
+
+@parametrize_with_checks(
+    [
+        ContrastiveEncoder(),
+        *(
+            small_encoder(loss=loss, regularizer=regularizer)
+            for loss in LOSSES
+            for regularizer in REGULARIZERS
+        ),
+        small_encoder(passthrough=True, augmentation="noise"),
+        RelaxedKMeansRegularizer(),
+        RelaxedKMeansRegularizer(relaxation="spectral"),
+        DiscrepancyScorer(),
+        DiscrepancyScorer(small_encoder(random_state=0)),
+    ]
+)
+def test_estimator_suite(estimator, check):
+    check(estimator)
+
+
+def test_the_array_api_check_runs():
+    """The suite skips its array-API check without it."""
+    assert os.environ["SCIPY_ARRAY_API"] == "1"

@@ -1,0 +1,120 @@
+"""The same bits for the same seed; nothing global changes."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from joblib import Parallel, delayed
+from torch import nn
+
+from skcl import ContrastiveEncoder, DiscrepancyScorer, RelaxedKMeansRegularizer
+from skcl.losses import LOSSES
+
+
+def global_state():
+    return (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),  # noqa: NPY002
+        torch.get_rng_state().tolist(),
+        torch.get_num_threads(),
+    )
+
+
+def dropout_backbone(n_in, n_out):
+    return nn.Sequential(nn.Linear(n_in, 8), nn.Dropout(0.3), nn.Linear(8, n_out))
+
+
+@pytest.mark.parametrize("backbone", ["mlp", dropout_backbone])
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_seed_gives_the_bits_and_global_generators_stay(
+    backbone, early_stopping, rows, make_encoder
+):
+    params = {"backbone": backbone, "early_stopping": early_stopping}
+    params["regularizer"] = RelaxedKMeansRegularizer(n_clusters=3)
+    before = global_state()
+    first = make_encoder(**params).fit_transform(rows)
+    assert global_state() == before
+    torch.rand(3)
+    np.random.rand(3)  # noqa: NPY002
+    encoder = make_encoder(**params)
+    np.testing.assert_array_equal(encoder.fit_transform(rows), first)
+    np.testing.assert_array_equal(encoder.fit(rows).transform(rows), first)
+    assert (make_encoder(**params, random_state=1).fit_transform(rows) != first).any()
+
+
+def test_random_state_instance_and_none(rows, make_encoder):
+    one = make_encoder(random_state=np.random.RandomState(3)).fit_transform(rows)
+    two = make_encoder(random_state=np.random.RandomState(3)).fit_transform(rows)
+    np.testing.assert_array_equal(one, two)
+    shared = np.random.RandomState(3)
+    np.testing.assert_array_equal(
+        make_encoder(random_state=shared).fit_transform(rows), one
+    )
+    assert (make_encoder(random_state=shared).fit_transform(rows) != one).any()
+    fits = [make_encoder(random_state=None).fit_transform(rows) for _ in range(2)]
+    assert (fits[0] != fits[1]).any()
+
+
+def fit_everything(n_threads):
+    """Bytes of embeddings and centers, with matrices long enough to be split."""
+    torch.set_num_threads(n_threads)
+    rng = np.random.RandomState(0)
+    X, y = rng.normal(size=(2100, 9)), np.arange(2100) % 3
+    results = {}
+    for loss in LOSSES:
+        for relaxation in ("spectral", "entropic"):
+            encoder = ContrastiveEncoder(
+                loss=loss,
+                regularizer=RelaxedKMeansRegularizer(5, relaxation=relaxation),
+                batch_size=1050,
+                max_iter=3,
+                random_state=0,
+            )
+            Z = encoder.fit_transform(X, y)
+            results[loss, relaxation] = Z.tobytes(), encoder.loss_curve_
+    for relaxation in ("spectral", "entropic"):
+        clustering = RelaxedKMeansRegularizer(
+            5, relaxation=relaxation, n_init=1, max_iter=20, random_state=0
+        )
+        centers = clustering.fit(X).cluster_centers_
+        results["alone", relaxation] = centers.tobytes(), clustering.inertia_
+    scorer = DiscrepancyScorer(n_clusters=4, random_state=0).fit(X)
+    results["scorer"] = scorer.centers_.tobytes(), scorer.score(X)
+    return results
+
+
+def test_bits_do_not_depend_on_threads_or_processes():
+    one, two, four, again = Parallel(n_jobs=2)(
+        delayed(fit_everything)(n_threads) for n_threads in (1, 2, 4, 1)
+    )
+    for key, value in one.items():
+        assert value == two[key] == four[key] == again[key], key
+
+
+def test_bits_do_not_depend_on_the_process(rows, make_encoder):
+    code = (
+        "import json, numpy as np; from skcl import ContrastiveEncoder;"
+        "X = np.random.RandomState(0).normal(size=(120, 4));"
+        "Z = ContrastiveEncoder(5, hidden_layer_sizes=(16,), projection_dim=4,"
+        " max_iter=5, batch_size=64, random_state=0).fit_transform(X);"
+        "print(json.dumps(Z.tolist()))"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, check=True
+    ).stdout
+    expected = make_encoder().fit_transform(rows)
+    np.testing.assert_array_equal(np.float32(json.loads(printed)), expected)
+
+
+def test_a_second_fit_forgets_the_first(rows, make_encoder):
+    encoder = make_encoder(loss="supcon").fit(rows[:, :2], np.arange(120) % 3)
+    encoder.set_params(loss="infonce").fit(rows)
+    fresh = make_encoder().fit(rows)
+    assert set(vars(encoder)) == set(vars(fresh))
+    np.testing.assert_array_equal(encoder.transform(rows), fresh.transform(rows))
