@@ -1,5 +1,6 @@
 """Relaxed k-means, alone as a clustering and inside the encoder as a penalty."""
 
+import math
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -199,6 +200,9 @@ class RelaxedKMeansRegularizer(
     def penalty(self, means, state, y=None):
         """Return the relaxed k-means objective of the rows of a batch.
 
+        To the entropic one τ log K is added: it then bounds the squared internal
+        discrepancy from above.
+
         Parameters
         ----------
         means : Tensor of shape (b, d)
@@ -215,7 +219,10 @@ class RelaxedKMeansRegularizer(
         """
         if isinstance(state, Subspace):
             return residual(means, state.mean, state.directions)
-        return entropic_relaxation(means, state.centers, self.temperature, labels=y)
+        objective = entropic_relaxation(
+            means, state.centers, self.temperature, labels=y
+        )
+        return objective + self.temperature * math.log(len(state.centers))
 
     def fit(self, X, y=None):
         """Cluster a representation.

@@ -11,7 +11,7 @@ from sklearn.datasets import make_classification
 from skcl import ContrastiveEncoder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def imbalanced():
     """A frame of 240 rows and their classes, about 9:1."""
     X, y = make_classification(
@@ -38,6 +38,6 @@ def make_encoder():
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def rows():
     return np.random.RandomState(0).normal(size=(120, 4))

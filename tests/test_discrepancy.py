@@ -1,0 +1,241 @@
+"""DiscrepancyScorer: alone, on an encoder, and as scoring."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.datasets import make_blobs
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skcl import DiscrepancyScorer, RelaxedKMeansRegularizer, theory
+
+TERMS = (
+    "discrepancy",
+    "squared_discrepancy",
+    "relative_discrepancy",
+    "contrastive_loss",
+    "incurred_loss",
+    "bound",
+)
+
+
+def test_a_representation_by_hand():
+    """Classes {0, 2} and {10}: distances 1, 1, 0 to the centers 1 and 10."""
+    X, y = np.array([[0.0], [2.0], [10.0]]), np.array(["a", "a", "b"])
+    scorer = DiscrepancyScorer(term="discrepancy").fit(X, y)
+    np.testing.assert_array_equal(scorer.classes_, ["a", "b"])
+    np.testing.assert_array_equal(scorer.centers_, [[1], [10]])
+    np.testing.assert_array_equal(scorer.transform(X), [[1, 10], [1, 8], [9, 0]])
+    np.testing.assert_array_equal(scorer.score_samples(X, y), [-1, -1, 0])
+    assert scorer.score(X, y) == pytest.approx(-2 / 3)
+    squared = clone(scorer).set_params(term="squared_discrepancy").fit(X, y)
+    assert squared.score(X, y) == pytest.approx(-2 / 3)
+    relative = DiscrepancyScorer().fit(X, y)
+    assert relative.score(X, y) == pytest.approx(-(2 / 3) / X.var())
+    # Without labels, to the nearest center.
+    assert scorer.score([[9.0]]) == -1
+
+
+def test_clusters_stand_in_for_classes():
+    X, y = make_blobs(90, centers=3, cluster_std=0.1, random_state=0)
+    by_class = DiscrepancyScorer(random_state=0).fit(X, y)
+    by_cluster = DiscrepancyScorer(n_clusters=3, random_state=0).fit(X)
+    assert by_cluster.score(X) == pytest.approx(by_class.score(X, y))
+    assert not hasattr(by_cluster, "classes_")
+    by_class.set_params(n_clusters=3).fit(X)
+    assert not hasattr(by_class, "classes_")
+
+
+def test_unlabelled_rows_are_left_out(rows):
+    y = np.arange(120) % 3
+    few = np.where(np.arange(120) < 60, y, -1)
+    scorer = DiscrepancyScorer().fit(rows, few)
+    expected = DiscrepancyScorer().fit(rows[:60], y[:60])
+    np.testing.assert_array_equal(scorer.centers_, expected.centers_)
+    assert scorer.score(rows, few) == expected.score(rows[:60], y[:60])
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("loss", ["infonce", "spectral", "logistic", "supcon"])
+def test_terms_are_those_of_the_theory(term, loss, imbalanced, make_encoder):
+    X, y = imbalanced
+    encoder = make_encoder(loss=loss).fit(X, y)
+    scorer = DiscrepancyScorer(FrozenEstimator(encoder), term=term, random_state=0)
+    scorer.fit(X, y)
+    views = encoder.embed_views(X, 8, random_state=scorer._views_seed).astype(float)
+    means = views.mean(axis=1)
+    centers = theory.class_centers(means, y)
+    np.testing.assert_allclose(scorer.centers_, centers)
+    np.testing.assert_allclose(
+        scorer.transform(X)[:, 0], np.linalg.norm(means - centers[0], axis=1), atol=1e-7
+    )
+    distance = theory.internal_discrepancy(means, centers, y)
+    np.testing.assert_allclose(scorer.score_samples(X, y), -distance)
+    contrastive = theory.contrastive_loss(views, 0.2, loss, y)
+    expected = {
+        "discrepancy": distance.mean(),
+        "squared_discrepancy": (distance**2).mean(),
+        "relative_discrepancy": theory.relative_discrepancy(means, centers, y),
+        "contrastive_loss": contrastive,
+        "incurred_loss": theory.incurred_loss(views, y, 0.2, loss),
+        "bound": theory.upper_bound(contrastive, distance, 0.2, loss),
+    }
+    assert scorer.score(X, y) == pytest.approx(-expected[term])
+    # The scoring protocol, with the rows' own centers: the same on the rows of fit.
+    scoring = DiscrepancyScorer(term=term, random_state=0)
+    assert scoring(encoder, X, y) == pytest.approx(-expected[term])
+
+
+def test_auto(imbalanced, make_encoder):
+    X, y = imbalanced
+    encoder = make_encoder(regularizer=RelaxedKMeansRegularizer(3)).fit(X)
+    auto = DiscrepancyScorer()
+    assert auto(encoder, X, y) == DiscrepancyScorer(term="incurred_loss")(encoder, X, y)
+    assert auto(encoder, X) == DiscrepancyScorer(term="bound")(encoder, X)
+    scorers = {
+        term: DiscrepancyScorer(FrozenEstimator(encoder), term=term, random_state=0)
+        for term in ("auto", "incurred_loss", "bound")
+    }
+    assert scorers["auto"].fit(X, y).score(X, y) == scorers["incurred_loss"].fit(
+        X, y
+    ).score(X, y)
+    assert scorers["auto"].fit(X).score(X) == scorers["bound"].fit(X).score(X)
+
+
+def test_auto_prefers_no_collapse(imbalanced, make_encoder):
+    """An embedding that a huge penalty has collapsed has the least discrepancy."""
+    X, y = imbalanced
+    regularizer = RelaxedKMeansRegularizer(1)
+    healthy, collapsed = (
+        make_encoder(regularizer=regularizer, regularizer_weight=w, max_iter=40).fit(X)
+        for w in (0, 100)
+    )
+    plain = DiscrepancyScorer(term="discrepancy")
+    assert plain(collapsed, X, y) > plain(healthy, X, y)
+    assert DiscrepancyScorer()(collapsed, X, y) < DiscrepancyScorer()(healthy, X, y)
+
+
+def test_the_encoder_is_cloned_fitted_or_frozen(imbalanced, make_encoder):
+    X, y = imbalanced
+    pipeline = make_pipeline(StandardScaler(), make_encoder())
+    scorer = DiscrepancyScorer(pipeline, random_state=0).fit(X, y)
+    assert not hasattr(pipeline[-1], "module_")
+    fitted = clone(pipeline).fit(X, y)
+    frozen = DiscrepancyScorer(FrozenEstimator(fitted), random_state=0).fit(X, y)
+    assert frozen.score(X, y) == scorer.score(X, y)
+    assert frozen.encoder_.estimator is fitted
+    assert list(scorer.feature_names_in_) == list(X)
+
+
+@pytest.mark.parametrize(
+    ("params", "labelled", "message"),
+    [
+        ({"term": "incurred_loss"}, True, "term='incurred_loss'.*needs views"),
+        ({"term": "bound"}, True, "term='bound'.*needs views"),
+        ({"term": "silhouette"}, True, "'term' parameter"),
+        ({}, False, "n_clusters=None gives no number"),
+        ({"n_clusters": 121}, False, "n_clusters=121 exceeds n_samples=120"),
+        ({"n_clusters": 0}, False, "'n_clusters' parameter"),
+        ({"n_views": 0}, True, "'n_views' parameter"),
+        ({"encoder": StandardScaler()}, True, "embed_views"),
+        ({"encoder": "encoder"}, True, "'encoder' parameter"),
+    ],
+)
+def test_refused_at_fit(params, labelled, message, rows):
+    y = np.arange(120) % 2 if labelled else None
+    with pytest.raises(ValueError, match=message):
+        DiscrepancyScorer(**params).fit(rows, y)
+
+
+def test_labels_refused_at_score(rows):
+    y = np.arange(120) % 2
+    scorer = DiscrepancyScorer().fit(rows, y)
+    with pytest.raises(ValueError, match=r"classes \[2\], which fit did not see"):
+        scorer.score(rows, y + 1)
+    with pytest.raises(ValueError, match="no labelled row"):
+        scorer.score(rows, np.full(120, -1))
+    with pytest.raises(ValueError, match="inconsistent"):
+        scorer.score(rows, y[:5])
+    with pytest.raises(ValueError, match="fitted without labels"):
+        DiscrepancyScorer(n_clusters=2).fit(rows).score(rows, y)
+    # A batch that lacks a class is scored by the classes it has.
+    assert np.isfinite(scorer.score(rows[y == 1], y[y == 1]))
+
+
+def test_refused_as_scoring(imbalanced, make_encoder):
+    X, y = imbalanced
+    encoder = make_encoder().fit(X)
+    with pytest.raises(ValueError, match="only encoder=None is allowed"):
+        DiscrepancyScorer(encoder)(encoder, X, y)
+    with pytest.raises(ValueError, match="embed_views"):
+        DiscrepancyScorer()(LogisticRegression().fit(X, y), X, y)
+    with pytest.raises(ValueError, match="n_clusters=None"):
+        DiscrepancyScorer()(encoder, X)
+    custom = make_encoder(loss=lambda z, temperature, y: z.square().sum()).fit(X)
+    with pytest.raises(ValueError, match=r"incurred_loss.*callable"):
+        DiscrepancyScorer()(custom, X, y)
+    assert np.isfinite(DiscrepancyScorer(term="discrepancy")(custom, X, y))
+
+
+def test_scoring_sees_the_steps_before_and_ignores_those_behind(
+    imbalanced, make_encoder
+):
+    X, y = imbalanced
+    Z = StandardScaler().fit_transform(X)
+    encoder = make_encoder().fit(Z)
+    expected = DiscrepancyScorer()(encoder, Z, y)
+    head = LogisticRegression(class_weight="balanced")
+    flat = make_pipeline(StandardScaler(), make_encoder(), head).fit(X, y)
+    nested = make_pipeline(make_pipeline(StandardScaler(), make_encoder()), head)
+    assert is_classifier(flat)
+    assert DiscrepancyScorer()(flat, X, y) == expected
+    assert DiscrepancyScorer()(nested.fit(X, y), X, y) == expected
+
+
+@pytest.mark.parametrize("random_state", [None, 3, np.random.RandomState(3)])
+def test_every_call_draws_the_same_views(random_state, imbalanced, make_encoder):
+    X, y = imbalanced
+    encoder = make_encoder().fit(X)
+    scorer = DiscrepancyScorer(random_state=random_state)
+    assert scorer(encoder, X, y) == scorer(encoder, X, y)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_grid_search_selects_by_it(labelled, imbalanced, make_encoder):
+    X, y = imbalanced
+    target = y if labelled else None
+    encoder = make_encoder(regularizer=RelaxedKMeansRegularizer(3))
+    grid = {
+        "contrastiveencoder__regularizer_weight": [0, 1],
+        "contrastiveencoder__regularizer__n_clusters": [2, 4],
+    }
+    results = []
+    for n_jobs in (1, 2):
+        search = GridSearchCV(
+            make_pipeline(encoder, StandardScaler()),
+            grid,
+            scoring=DiscrepancyScorer(),
+            cv=3,
+            n_jobs=n_jobs,
+        ).fit(X, target)
+        results.append(search.cv_results_["mean_test_score"])
+    assert np.isfinite(results[0]).all()
+    np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_multimetric_scoring(imbalanced, make_encoder):
+    X, y = imbalanced
+    model = make_pipeline(make_encoder(), LogisticRegression(class_weight="balanced"))
+    scores = cross_validate(
+        model,
+        X,
+        y,
+        cv=3,
+        scoring={"incurred": DiscrepancyScorer(), "accuracy": "balanced_accuracy"},
+        error_score="raise",
+    )
+    assert np.isfinite(scores["test_incurred"]).all()
+    assert np.isfinite(scores["test_accuracy"]).all()
