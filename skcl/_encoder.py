@@ -1,7 +1,5 @@
 """The contrastive encoder."""
 
-from contextlib import nullcontext
-from functools import partial
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -13,36 +11,25 @@ from sklearn.base import (
     TransformerMixin,
     clone,
 )
-from sklearn.model_selection import train_test_split
-from sklearn.utils import check_consistent_length, check_random_state
-from sklearn.utils._param_validation import (
-    HasMethods,
-    Interval,
-    StrOptions,
-)
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from skcl import augmentations, networks, theory
-from skcl._blocks import BLOCK
-from skcl._labels import UNLABELLED, encode_labels
-from skcl._table import begin_fit, check_table, column_names, fit_scaler, scale
-from skcl._torch import (
-    draw_seed,
-    isolated_global_rng,
-    load_weights,
-    make_generator,
-    resolve_device,
-    to_numpy,
-    to_tensor,
-    weights_to_numpy,
+from skcl import theory
+from skcl._labels import check_two_classes, encode_targets, hold_out
+from skcl._model import CPU, Augmentation, Model
+from skcl._table import (
+    begin_fit,
+    check_table,
+    column_names,
+    fit_scaler,
+    marginal_table,
+    scale,
 )
+from skcl._torch import draw_seed, make_generator, resolve_device, to_tensor
 from skcl._training import Objective, Stopping, Trainer, embed
 from skcl.losses import LOSSES
-
-# Rows standardized at a time by transform; a multiple of the block of the network.
-CHUNK = 32 * BLOCK
-
-CPU = torch.device("cpu")
+from skcl.networks import Architecture
 
 
 class ContrastiveEncoder(
@@ -271,42 +258,55 @@ class ContrastiveEncoder(
         """
         # Whatever can be refused is refused before training starts.
         begin_fit(self)
-        self._validate_combinations()
+        self._check_combinations()
         device = resolve_device(self.device)
         X = check_table(self, X, reset=True, min_samples=2)
-        codes = self._check_labels(X, y)
+        codes = self._encode(X, y)
         rng = check_random_state(self.random_state)
-        training, held_out = self._split(len(X), codes, rng)
+        training, held_out = np.arange(len(X)), np.arange(0)
+        if self.early_stopping:
+            training, held_out = hold_out(len(X), codes, self.validation_fraction, rng)
         regularizer = self._check_regularizer(len(training))
         seeds = Seeds(*(draw_seed(rng) for _ in Seeds._fields))
-        self._views_seed = seeds.evaluation
 
-        names = column_names(self)
-        self._scaler = fit_scaler(X[training], names)
-        x = to_tensor(scale(self._scaler, X, names), device, torch.float32)
+        model = self._make_model(X[training], device)
+        x = to_tensor(model.standardize(X), device, torch.float32)
         y = None if codes is None else to_tensor(codes, device, torch.int64)
-        self._marginals = None
-        if self.augmentation in ("auto", "swap"):
-            self._marginals = to_numpy(augmentations.marginal_table(x[training]))
-
-        with self._global_rng(seeds.weights, device):
-            network = self._make_network(make_generator(seeds.weights, CPU)).to(device)
-            trainer = self._make_trainer(network, regularizer, seeds, device)
-            if self._has_callables():
-                self._try_callables(trainer, x[:2], None if y is None else y[:2])
+        with model.global_rng(seeds.weights, device):
+            model.build(make_generator(seeds.weights, CPU))
+            trainer = self._make_trainer(model, regularizer, seeds)
+            self._try_callables(trainer, x[:2], None if y is None else y[:2])
+            stopping = None
+            if self.early_stopping:
+                stopping = Stopping(
+                    model.draw_views(x[held_out], self.n_views, seeds.held_out).to(x),
+                    None if y is None else y[held_out],
+                    self.n_iter_no_change,
+                    self.tol,
+                )
             history = trainer.fit(
                 x[training],
                 None if y is None else y[training],
                 max_iter=self.max_iter,
-                stopping=self._make_stopping(x, y, held_out, seeds.held_out),
+                stopping=stopping,
                 verbose=bool(self.verbose),
             )
 
-        self.module_ = network.eval()
+        model.network.eval()
+        self._model_ = model
+        self._views_seed = seeds.evaluation
         self.regularizer_ = regularizer
         self._set_history(history)
         self._n_features_out = self.n_components
         return self
+
+    @property
+    def module_(self):
+        """The trained network."""
+        try:
+            return vars(self)["_model_"].network
+        except KeyError:
+            raise AttributeError("module_ exists once the encoder is fitted") from None
 
     def transform(self, X):
         """Return the embedding.
@@ -330,15 +330,7 @@ class ContrastiveEncoder(
         """
         check_is_fitted(self)
         X = check_table(self, X, reset=False)
-        width = self.n_components + (self.n_features_in_ if self.passthrough else 0)
-        Z = np.empty((len(X), width), dtype=np.float32)
-        for start in range(0, len(X), CHUNK):
-            rows = slice(start, start + CHUNK)
-            scaled = scale(self._scaler, X[rows], column_names(self), first_row=start)
-            Z[rows, : self.n_components] = self._apply(self.module_.embed, scaled)
-            if self.passthrough:
-                Z[rows, self.n_components :] = scaled
-        return Z
+        return self._model_.transform(X, self.passthrough)
 
     def embed_views(self, X, n_views=None, random_state=None):
         """Draw views of each row and return their unit vectors.
@@ -375,10 +367,7 @@ class ContrastiveEncoder(
         if random_state is not None:
             seed = draw_seed(check_random_state(random_state))
         X = check_table(self, X, reset=False)
-        x = torch.from_numpy(scale(self._scaler, X, column_names(self)))
-        views = self._draw_views_by_row(x, n_views, seed)
-        unit_vectors = self._apply(self.module_, to_numpy(views.flatten(0, 1)))
-        return unit_vectors.reshape(len(X), n_views, -1)
+        return self._model_.embed_views(X, n_views, seed)
 
     def score(self, X, y=None):
         """Return minus the contrastive loss over all rows, on seeded views.
@@ -400,9 +389,7 @@ class ContrastiveEncoder(
             Higher is better.
         """
         views = self.embed_views(X)
-        codes = None
-        if self._uses_y():
-            codes = self._encode(views, y)[1]
+        codes = self._encode(views, y, fitting=False)
         if callable(self.loss):
             z = torch.from_numpy(views)
             codes = None if codes is None else torch.from_numpy(codes)
@@ -436,7 +423,7 @@ class ContrastiveEncoder(
         loss = self.loss if callable(self.loss) else LOSSES.get(str(self.loss))
         return getattr(loss, "uses_y", False)
 
-    def _validate_combinations(self):
+    def _check_combinations(self):
         for width in self.hidden_layer_sizes:
             if not isinstance(width, Integral) or width < 1:
                 raise ValueError(
@@ -449,62 +436,15 @@ class ContrastiveEncoder(
                 "'swap' it is a probability, in (0, 1]."
             )
 
-    def _encode(self, X, y):
-        if y is None:
-            raise ValueError(
-                f"loss={self.loss!r} requires y to be passed, but the target y is "
-                "None. Mark unlabelled rows by y = -1."
-            )
-        check_consistent_length(X, y)
-        return encode_labels(y)
-
-    def _check_labels(self, X, y):
-        """Return the codes of y and set classes_, or None where the loss ignores y."""
+    def _encode(self, X, y, fitting=True):
+        """Return the codes of y, or None where the loss ignores it."""
         if not self._uses_y():
             return None
-        classes, codes = self._encode(X, y)
-        if len(classes) < 2:
-            message = (
-                f"loss={self.loss!r} needs labels of at least two classes; y has "
-                f"{classes.tolist()}."
-            )
-            if (codes == UNLABELLED).any():
-                message += (
-                    " The label -1 marks an unlabelled row. If it is a class here, as "
-                    "in {-1, 1}, encode the labels first: "
-                    "y = sklearn.preprocessing.LabelEncoder().fit_transform(y)."
-                )
-            raise ValueError(message)
-        self.classes_ = classes
+        classes, codes = encode_targets(X, y, self.loss)
+        if fitting:
+            check_two_classes(classes, codes, self.loss)
+            self.classes_ = classes
         return codes
-
-    def _split(self, n, codes, rng):
-        """Return the rows to train on and those to hold out."""
-        if not self.early_stopping:
-            return np.arange(n), np.arange(0)
-        strata = np.zeros(n, dtype=int) if codes is None else codes
-        _, stratum, size = np.unique(strata, return_inverse=True, return_counts=True)
-        divisible = np.flatnonzero(size[stratum] > 1)
-        try:
-            _, held_out = train_test_split(
-                divisible,
-                test_size=self.validation_fraction,
-                stratify=strata[divisible],
-                random_state=rng,
-            )
-        except ValueError as error:
-            raise ValueError(
-                f"validation_fraction={self.validation_fraction!r} does not suit "
-                f"{n} rows: {error}"
-            ) from error
-        training = np.setdiff1d(np.arange(n), held_out)
-        if min(len(training), len(held_out)) < 2:
-            raise ValueError(
-                f"validation_fraction={self.validation_fraction!r} splits {n} rows "
-                f"into {len(training)} to train on and {len(held_out)} to hold out; at "
-                "least 2 of each are needed."
-            )
-        return training, np.sort(held_out)
 
     def _check_regularizer(self, n_training):
         """Return a clone of the regularizer, once its parameters are known to fit."""
@@ -519,68 +459,50 @@ class ContrastiveEncoder(
             )
         return regularizer
 
-    def _make_network(self, generator):
-        if callable(self.backbone):
-            backbone = self.backbone(self.n_features_in_, self.n_components)
-        else:
-            widths = (self.n_features_in_, *self.hidden_layer_sizes, self.n_components)
-            backbone = networks.mlp(widths, generator)
-        head = (self.n_components, self.projection_dim, self.projection_dim)
-        return networks.ContrastiveNetwork(backbone, networks.mlp(head, generator))
-
-    def _make_augmentation(self, device):
-        if callable(self.augmentation):
-            return self.augmentation
-        if self.augmentation == "noise":
-            return partial(augmentations.noise, rate=self.corruption_rate)
-        marginals = to_tensor(self._marginals, device, torch.float32)
-        return partial(
-            augmentations.swap, rate=self.corruption_rate, marginals=marginals
+    def _make_model(self, X, device):
+        names = column_names(self)
+        scaler = fit_scaler(X, names)
+        kind, marginals = self.augmentation, None
+        if kind in ("auto", "swap"):
+            kind = "swap"
+            marginals = marginal_table(scale(scaler, X, names))
+        return Model(
+            scaler,
+            names,
+            Architecture(
+                self.n_features_in_,
+                self.n_components,
+                self.projection_dim,
+                tuple(self.hidden_layer_sizes),
+                self.backbone,
+            ),
+            Augmentation(kind, self.corruption_rate, marginals),
+            device,
         )
 
-    def _make_trainer(self, network, regularizer, seeds, device):
+    def _make_trainer(self, model, regularizer, seeds):
         loss = self._loss()
         weight = 0.0
         if regularizer is not None:
             factor = getattr(loss, "discrepancy_weight", lambda t: 1 / t)
             weight = self.regularizer_weight * factor(self.temperature)
         return Trainer(
-            network,
+            model.network,
             Objective(loss, self.temperature, regularizer, weight),
-            self._make_augmentation(device),
+            model.augmentation.on(model.device),
             n_views=self.n_views,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
-            generator=make_generator(seeds.training, device),
-            regularizer_generator=make_generator(seeds.regularizer, device),
+            generator=make_generator(seeds.training, model.device),
+            regularizer_generator=make_generator(seeds.regularizer, model.device),
         )
-
-    def _make_stopping(self, x, y, held_out, seed):
-        if not self.early_stopping:
-            return None
-        views = self._draw_views_by_row(x[held_out], self.n_views, seed)
-        codes = None if y is None else y[held_out]
-        return Stopping(views.to(x), codes, self.n_iter_no_change, self.tol)
-
-    def _draw_views_by_row(self, x, n_views, seed):
-        with self._global_rng(seed, CPU):
-            augment = self._make_augmentation(CPU)
-            return augmentations.draw_views_by_row(augment, x, n_views, seed)
-
-    def _has_callables(self) -> bool:
-        return any(map(callable, (self.loss, self.augmentation, self.backbone)))
-
-    def _global_rng(self, seed, device):
-        """Torch's global generator, for callables; what is ours does without it."""
-        if self._has_callables():
-            return isolated_global_rng(seed, device)
-        return nullcontext()
 
     def _try_callables(self, trainer, x, y):
         """Run the user's callables on two rows, to name one that returns nonsense."""
-        generator = make_generator(0, x.device)
-        view = trainer.augment(x, generator)
+        if not any(map(callable, (self.loss, self.augmentation, self.backbone))):
+            return
+        view = trainer.augment(x, make_generator(0, x.device))
         _check_shape("augmentation", view, x.shape)
         trainer.network.eval()
         with torch.no_grad():
@@ -588,22 +510,6 @@ class ContrastiveEncoder(
             _check_shape("backbone", embedding, (len(x), self.n_components))
             z = embed(trainer.network, torch.stack([x, view], dim=1))
             _check_shape("loss", self._loss()(z, self.temperature, y), ())
-
-    @torch.no_grad()
-    def _apply(self, function, x):
-        """Apply part of the network to rows, in blocks of one fixed size.
-
-        A product of matrices of another size may round differently; in a block of this
-        size a row's result does not depend on the rows beside it.
-        """
-        device = next(self.module_.parameters()).device
-        padded = np.zeros((-(-len(x) // BLOCK) * BLOCK, x.shape[1]), dtype=np.float32)
-        padded[: len(x)] = x
-        outputs = to_numpy(function(to_tensor(padded, device, torch.float32)))
-        outputs = outputs[: len(x)]
-        if not np.isfinite(outputs).all():
-            raise ValueError("The network's output is not finite: its values overflow.")
-        return outputs
 
     def _set_history(self, history):
         self.history_ = {
@@ -622,29 +528,8 @@ class ContrastiveEncoder(
             history.validation_scores if self.early_stopping else None
         )
 
-    def __getstate__(self):
-        """Weights as arrays in place of the module: portable over devices."""
-        state = dict(super().__getstate__())
-        if "module_" in state:
-            state["module_"] = weights_to_numpy(state["module_"])
-        return state
-
-    def __setstate__(self, state):
-        """Build the module again, on the device of fit where there is one."""
-        super().__setstate__(state)
-        if "module_" not in state:
-            return
-        try:
-            device = resolve_device(self.device)
-        except ValueError:
-            device = CPU
-        with self._global_rng(0, device):
-            network = self._make_network(generator=None)
-        load_weights(network, state["module_"])
-        self.module_ = network.to(device).eval()
-
     def __sklearn_is_fitted__(self):
-        return hasattr(self, "module_")
+        return "_model_" in vars(self)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -1,10 +1,11 @@
-"""Class labels with -1 for an unlabelled row, as integer codes."""
+"""Class labels with -1 for an unlabelled row, as codes, and splits by them."""
 
 from typing import Any
 
 import numpy as np
 from pandas import isna
-from sklearn.utils import column_or_1d
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 UNLABELLED = -1
@@ -55,3 +56,65 @@ def encode_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     check_classification_targets(known)
     classes, codes[labelled] = np.unique(known, return_inverse=True)
     return classes, codes
+
+
+def encode_targets(X: Any, y: Any, loss: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return classes and codes of the labels that a loss needs for the rows X."""
+    if y is None:
+        raise ValueError(
+            f"loss={loss!r} requires y to be passed, but the target y is None. Mark "
+            "unlabelled rows by y = -1."
+        )
+    check_consistent_length(X, y)
+    return encode_labels(y)
+
+
+def check_two_classes(classes: np.ndarray, codes: np.ndarray, loss: Any) -> None:
+    """Refuse labels that leave a loss nothing to tell apart."""
+    if len(classes) >= 2:
+        return
+    message = (
+        f"loss={loss!r} needs labels of at least two classes; y has {classes.tolist()}."
+    )
+    if (codes == UNLABELLED).any():
+        message += (
+            " The label -1 marks an unlabelled row. If it is a class here, as in "
+            "{-1, 1}, encode the labels first: "
+            "y = sklearn.preprocessing.LabelEncoder().fit_transform(y)."
+        )
+    raise ValueError(message)
+
+
+def hold_out(
+    n: int,
+    codes: np.ndarray | None,
+    validation_fraction: float,
+    random_state: np.random.RandomState,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows to train on and those held out, stratified by the codes.
+
+    A class with a single row stays in training.
+    """
+    strata = np.zeros(n, dtype=int) if codes is None else codes
+    _, stratum, size = np.unique(strata, return_inverse=True, return_counts=True)
+    divisible = np.flatnonzero(size[stratum] > 1)
+    try:
+        _, held_out = train_test_split(
+            divisible,
+            test_size=validation_fraction,
+            stratify=strata[divisible],
+            random_state=random_state,
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"validation_fraction={validation_fraction!r} does not suit {n} rows: "
+            f"{error}"
+        ) from error
+    training = np.setdiff1d(np.arange(n), held_out)
+    if min(len(training), len(held_out)) < 2:
+        raise ValueError(
+            f"validation_fraction={validation_fraction!r} splits {n} rows into "
+            f"{len(training)} to train on and {len(held_out)} to hold out; at least 2 "
+            "of each are needed."
+        )
+    return training, np.sort(held_out)

@@ -101,6 +101,18 @@ def scale(
     return scaled.astype(np.float32)
 
 
+def marginal_table(x: np.ndarray, n_quantiles: int = 1000) -> np.ndarray:
+    """Return evenly spaced quantiles of each column, (q, d): its marginal law.
+
+    They are values of the column, without interpolation, so that a discrete column
+    stays discrete. q = min(n, n_quantiles).
+    """
+    n = len(x)
+    q = min(n, n_quantiles)
+    index = (2 * np.arange(q) + 1) * n // (2 * q)
+    return np.sort(x, axis=0)[index]
+
+
 def _unsupported_columns(X: Any) -> Iterator[tuple[Any, str]]:
     """Yield name and kind of the columns whose dtype is of no use as it is.
 

@@ -7,18 +7,6 @@ import torch
 from torch import Generator, Tensor
 
 
-def marginal_table(x: Tensor, n_quantiles: int = 1000) -> Tensor:
-    """Return evenly spaced quantiles of each column, (q, d): its marginal law.
-
-    They are values of the column, without interpolation, so that a discrete column
-    stays discrete. q = min(n, n_quantiles).
-    """
-    n = len(x)
-    q = min(n, n_quantiles)
-    index = (torch.arange(q, device=x.device) * 2 + 1) * n // (2 * q)
-    return x.sort(dim=0).values[index]
-
-
 def swap(x: Tensor, generator: Generator, *, rate: float, marginals: Tensor) -> Tensor:
     """Replace each value, with probability `rate`, by a draw from its column.
 
@@ -31,7 +19,7 @@ def swap(x: Tensor, generator: Generator, *, rate: float, marginals: Tensor) -> 
     rate : float
         The probability, in (0, 1].
     marginals : Tensor of shape (q, d)
-        Equally likely values of each column, as from :func:`marginal_table`.
+        Equally likely values of each column.
 
     Returns
     -------

@@ -1,6 +1,7 @@
 """The network: a backbone, and a projection head onto the unit sphere."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -33,6 +34,41 @@ class ContrastiveNetwork(nn.Module):
     def _project(self, x: Tensor) -> Tensor:
         projected = self.head(self.backbone(x))
         return nn.functional.normalize(projected, dim=-1, eps=1e-6)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What it takes to build a network.
+
+    Parameters
+    ----------
+    n_features : int
+        Width of the input.
+    n_components : int
+        Width of the embedding.
+    projection_dim : int
+        Dimension of the unit vectors.
+    hidden_layer_sizes : sequence of int
+        Widths of the hidden layers of an MLP.
+    backbone : "mlp" or callable
+        A callable ``backbone(n_features, n_components)`` returns an nn.Module.
+    """
+
+    n_features: int
+    n_components: int
+    projection_dim: int
+    hidden_layer_sizes: Sequence[int]
+    backbone: str | Callable[[int, int], nn.Module]
+
+    def build(self, generator: Generator | None) -> ContrastiveNetwork:
+        """Build the network; a generator of None leaves weights to be loaded."""
+        if callable(self.backbone):
+            backbone = self.backbone(self.n_features, self.n_components)
+        else:
+            hidden = self.hidden_layer_sizes
+            backbone = mlp((self.n_features, *hidden, self.n_components), generator)
+        head = (self.n_components, self.projection_dim, self.projection_dim)
+        return ContrastiveNetwork(backbone, mlp(head, generator))
 
 
 class Linear(nn.Linear):

@@ -295,9 +295,9 @@ def test_pickle_holds_arrays_and_no_training_rows(make_encoder, tmp_path):
         encoder = make_encoder(
             max_iter=1, regularizer=RelaxedKMeansRegularizer(3), early_stopping=True
         ).fit(rng.normal(size=(n, 4)))
-        state = encoder.__getstate__()
+        state = encoder._model_.__getstate__()
         assert not any(isinstance(v, nn.Module | torch.Tensor) for v in state.values())
-        assert all(type(v) is np.ndarray for v in state["module_"].values())
+        assert all(type(v) is np.ndarray for v in state["network"].values())
         sizes.append(len(pickle.dumps(encoder)))
     assert sizes[1] <= sizes[0] * 1.01
     joblib.dump(encoder, tmp_path / "encoder.joblib")
@@ -305,11 +305,13 @@ def test_pickle_holds_arrays_and_no_training_rows(make_encoder, tmp_path):
 
 
 def test_a_model_fitted_on_a_device_that_is_missing_loads_on_the_cpu(
-    rows, make_encoder, monkeypatch
+    rows, make_encoder
 ):
-    encoder = make_encoder().fit(rows).set_params(device="cuda:0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    loaded = pickle.loads(pickle.dumps(encoder))
+    encoder = make_encoder().fit(rows)
+    encoder._model_.device = torch.device("cuda:0")  # as a fit on a GPU leaves it
+    stored = pickle.dumps(encoder)
+    encoder._model_.device = torch.device("cpu")
+    loaded = pickle.loads(stored)
     assert next(loaded.module_.parameters()).device.type == "cpu"
     np.testing.assert_array_equal(loaded.transform(rows), encoder.transform(rows))
 
@@ -323,6 +325,22 @@ def test_unknown_or_missing_device(device, rows, make_encoder):
 @pytest.mark.parametrize("device", ["auto", "cpu", torch.device("cpu")])
 def test_devices_that_always_work(device, rows, make_encoder):
     assert make_encoder(device=device, max_iter=1).fit(rows).n_iter_ == 1
+
+
+def test_parameters_set_after_fit_wait_for_the_next(rows, make_encoder):
+    encoder = make_encoder().fit(rows)
+    Z, views = encoder.transform(rows), encoder.embed_views(rows)
+    encoder.set_params(
+        n_components=9,
+        projection_dim=7,
+        hidden_layer_sizes=(3, 3),
+        augmentation="noise",
+        corruption_rate=5.0,
+    )
+    for model in (encoder, pickle.loads(pickle.dumps(encoder))):
+        np.testing.assert_array_equal(model.transform(rows), Z)
+        np.testing.assert_array_equal(model.embed_views(rows), views)
+        assert len(model.get_feature_names_out()) == 5
 
 
 INVALID = {

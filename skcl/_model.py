@@ -1,0 +1,165 @@
+"""What an encoder has learned: rows in, embeddings and views out."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from sklearn.preprocessing import StandardScaler
+from torch import Generator, Tensor
+
+from skcl._blocks import BLOCK
+from skcl._table import scale
+from skcl._torch import (
+    isolated_global_rng,
+    load_weights,
+    resolve_device,
+    to_numpy,
+    to_tensor,
+    weights_to_numpy,
+)
+from skcl.augmentations import draw_views_by_row, noise, swap
+from skcl.networks import Architecture
+
+# Rows standardized at a time; a multiple of the block of the network.
+CHUNK = 32 * BLOCK
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What it takes to draw views.
+
+    Parameters
+    ----------
+    kind : {"swap", "noise"} or callable
+        A callable has the signature ``kind(x, generator) -> view``.
+    rate : float
+        The rate of "swap" or "noise".
+    marginals : array of shape (q, d) or None
+        The law of each column, for "swap".
+    """
+
+    kind: str | Callable[[Tensor, Generator], Tensor]
+    rate: float
+    marginals: np.ndarray | None
+
+    def on(self, device: torch.device) -> Callable[[Tensor, Generator], Tensor]:
+        """Return the function (x, generator) -> view, for tensors on the device."""
+        if callable(self.kind):
+            return self.kind
+        if self.kind == "noise":
+            return partial(noise, rate=self.rate)
+        marginals = torch.tensor(self.marginals, device=device)
+        return partial(swap, rate=self.rate, marginals=marginals)
+
+
+class Model:
+    """The standardization, the network, and how views are drawn.
+
+    A pickle holds arrays and configuration: the network is built again on loading.
+
+    Parameters
+    ----------
+    scaler : StandardScaler
+        Fitted on the training rows.
+    names : sequence
+        Names or positions of the columns.
+    architecture : Architecture
+        How the network is built.
+    augmentation : Augmentation
+        How views are drawn.
+    device : torch.device
+        Where the network is.
+    """
+
+    def __init__(
+        self,
+        scaler: StandardScaler,
+        names: Sequence,
+        architecture: Architecture,
+        augmentation: Augmentation,
+        device: torch.device,
+    ):
+        self.scaler = scaler
+        self.names = names
+        self.architecture = architecture
+        self.augmentation = augmentation
+        self.device = device
+        self.network = None
+
+    def build(self, generator: Generator | None) -> None:
+        """Build the network; None leaves its weights to be loaded."""
+        self.network = self.architecture.build(generator).to(self.device)
+
+    def standardize(self, X: np.ndarray, first_row: int = 0) -> np.ndarray:
+        """Return standardized rows, float32; errors count rows from first_row."""
+        return scale(self.scaler, X, self.names, first_row)
+
+    def transform(self, X: np.ndarray, passthrough: bool) -> np.ndarray:
+        """Return embeddings, float32, beside the standardized columns if asked for."""
+        width = self.architecture.n_components + passthrough * X.shape[1]
+        Z = np.empty((len(X), width), dtype=np.float32)
+        for start in range(0, len(X), CHUNK):
+            rows = slice(start, start + CHUNK)
+            x = self.standardize(X[rows], first_row=start)
+            Z[rows, : self.architecture.n_components] = self._apply("embed", x)
+            if passthrough:
+                Z[rows, self.architecture.n_components :] = x
+        return Z
+
+    def embed_views(self, X: np.ndarray, n_views: int, seed: int) -> np.ndarray:
+        """Return the unit vectors of views of each row, (n, V, projection_dim)."""
+        x = torch.from_numpy(self.standardize(X))
+        views = self.draw_views(x, n_views, seed)
+        unit_vectors = self._apply("forward", to_numpy(views.flatten(0, 1)))
+        return unit_vectors.reshape(*views.shape[:2], -1)
+
+    def draw_views(self, x: Tensor, n_views: int, seed: int) -> Tensor:
+        """Draw views of each standardized row, by the row alone, (n, V, d)."""
+        augment = self.augmentation.on(CPU)
+        with self.global_rng(seed, CPU):
+            return draw_views_by_row(augment, x, n_views, seed)
+
+    def global_rng(self, seed: int, device: torch.device) -> AbstractContextManager:
+        """Seed torch's global generators for a user's code; ours does without them."""
+        if callable(self.architecture.backbone) or callable(self.augmentation.kind):
+            return isolated_global_rng(seed, device)
+        return nullcontext()
+
+    @torch.no_grad()
+    def _apply(self, method: str, x: np.ndarray) -> np.ndarray:
+        """Apply a method of the network to rows, in blocks of one fixed size.
+
+        A product of matrices of another size may round differently; in blocks of one
+        size a row's result does not depend on the rows beside it.
+        """
+        function: Callable[[Tensor], Tensor] = getattr(self.network, method)
+        padded = np.zeros((-(-len(x) // BLOCK) * BLOCK, x.shape[1]), dtype=np.float32)
+        padded[: len(x)] = x
+        outputs = to_numpy(function(to_tensor(padded, self.device, torch.float32)))
+        if not np.isfinite(outputs[: len(x)]).all():
+            raise ValueError("The network's output is not finite: its values overflow.")
+        return outputs[: len(x)]
+
+    def __getstate__(self):
+        """Return arrays and configuration: portable over devices."""
+        return vars(self) | {
+            "network": weights_to_numpy(self.network),
+            "device": str(self.device),
+        }
+
+    def __setstate__(self, state):
+        """Build the network again, on its device or, where that is missing, the CPU."""
+        vars(self).update(state)
+        try:
+            self.device = resolve_device(state["device"])
+        except ValueError:
+            self.device = CPU
+        with self.global_rng(0, self.device):
+            self.build(generator=None)
+        load_weights(self.network, state["network"])
+        self.network.eval()
