@@ -165,14 +165,13 @@ class DiscrepancyScorer(
             _copy_input_attributes(self, self.encoder_)
         views = self._views(X, reset=True)
         self._term(y)
-        means = views.mean(axis=1)
+        means = _means(views)
         if y is None:
             n_clusters = self._n_clusters(self.encoder_, len(means))
             self.centers_ = _cluster(means, n_clusters, rng)
         else:
             self.classes_, codes = _encode(y, means)
             self.centers_ = theory.class_centers(means[codes >= 0], codes[codes >= 0])
-        self._n_features_out = len(self.centers_)
         return self
 
     def transform(self, X):
@@ -189,7 +188,7 @@ class DiscrepancyScorer(
             Distances, in units of the representation.
         """
         check_is_fitted(self, "centers_")
-        return euclidean_distances(self._views(X).mean(axis=1), self.centers_)
+        return _distances(_means(self._views(X)), self.centers_)
 
     def score_samples(self, X, y=None):
         """Return minus the internal discrepancy of each row.
@@ -207,6 +206,8 @@ class DiscrepancyScorer(
             Higher is better.
         """
         measured = self._measure(X, y)
+        if y is not None and len(measured.codes) < len(y):
+            raise ValueError("y holds -1: an unlabelled row has no center of its own.")
         return -theory.internal_discrepancy(*measured.partition())
 
     def score(self, X, y=None):
@@ -261,7 +262,7 @@ class DiscrepancyScorer(
         seed = 0 if self.random_state is None else deepcopy(self.random_state)
         rng = check_random_state(seed)
         views = _embed(estimator, X, self.n_views, draw_seed(rng))
-        means = views.mean(axis=1)
+        means = _means(views)
         if y is None:
             n_clusters = self._n_clusters(estimator, len(means))
             centers = _cluster(means, n_clusters, rng)
@@ -278,7 +279,7 @@ class DiscrepancyScorer(
 
     def _term(self, y) -> str:
         """Return the term to score by, which a representation may not have."""
-        if self.encoder is None:
+        if self.encoder_ is None:
             if self.term == "auto":
                 return "relative_discrepancy"
             if self.term not in REPRESENTATION_TERMS:
@@ -294,14 +295,14 @@ class DiscrepancyScorer(
     def _views(self, X, reset=False) -> np.ndarray:
         """Return the views (n, V, d); a representation is a single view."""
         if self.encoder_ is None:
-            return check_table(self, X, reset=reset).astype(np.float64)[:, None, :]
+            return check_table(self, X, reset=reset)[:, None, :]
         return _embed(self.encoder_, X, self.n_views, self._views_seed)
 
     def _measure(self, X, y) -> "Measured":
         check_is_fitted(self, "centers_")
         views = self._views(X)
         if y is None:
-            means = views.mean(axis=1)
+            means = _means(views)
             return Measured(views, self.centers_, _nearest(means, self.centers_))
         if not hasattr(self, "classes_"):
             raise ValueError(
@@ -318,6 +319,10 @@ class DiscrepancyScorer(
         known = codes >= 0
         index = np.searchsorted(self.classes_, classes)[codes[known]]
         return Measured(views[known], self.centers_, index)
+
+    @property
+    def _n_features_out(self):
+        return len(self.centers_)
 
     def _n_clusters(self, estimator, n_rows: int) -> int:
         n_clusters = self.n_clusters
@@ -343,7 +348,7 @@ class Measured(NamedTuple):
 
     def partition(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return positive means, centers and codes."""
-        return self.views.mean(axis=1), self.centers, self.codes
+        return _means(self.views), self.centers, self.codes
 
 
 class Loss(NamedTuple):
@@ -362,7 +367,8 @@ def _evaluate(term: str, measured: Measured, loss: Loss | None) -> float:
         case "squared_discrepancy":
             return float((discrepancy**2).mean())
         case "relative_discrepancy":
-            return theory.relative_discrepancy(*measured.partition())
+            rounding = np.finfo(views.dtype).eps
+            return theory.relative_discrepancy(*measured.partition(), rounding)
     if not isinstance(loss.name, str):
         raise ValueError(
             f"term={term!r} is not defined for the encoder's loss={loss.name!r}, a "
@@ -380,6 +386,8 @@ def _find(estimator: Any) -> tuple[list, Any]:
     """Return the last step with embed_views, and the steps before it."""
     if isinstance(estimator, FrozenEstimator):
         return _find(estimator.estimator)
+    if hasattr(estimator, "best_estimator_"):  # of a search
+        return _find(estimator.best_estimator_)
     if isinstance(estimator, Pipeline):
         for i in reversed(range(len(estimator.steps))):
             try:
@@ -390,17 +398,17 @@ def _find(estimator: Any) -> tuple[list, Any]:
     elif hasattr(estimator, "embed_views"):
         return [], estimator
     raise ValueError(
-        f"{estimator!r} has no step with a method embed_views: a ContrastiveEncoder, "
-        "or a pipeline with one, is needed."
+        f"{type(estimator).__name__} has no step with a method embed_views: a "
+        "ContrastiveEncoder, or a pipeline with one, is needed."
     )
 
 
 def _embed(estimator: Any, X: Any, n_views: int, seed: int) -> np.ndarray:
-    """Return the views' unit vectors from a fitted encoder or pipeline, float64."""
+    """Return the views' unit vectors from a fitted encoder or pipeline."""
     before, encoder = _find(estimator)
     for transformer in before:
         X = transformer.transform(X)
-    return encoder.embed_views(X, n_views, random_state=seed).astype(np.float64)
+    return encoder.embed_views(X, n_views, random_state=seed)
 
 
 def _loss(encoder: Any) -> Loss:
@@ -418,15 +426,27 @@ def _encode(y: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _cluster(
     means: np.ndarray, n_clusters: int, rng: np.random.RandomState
 ) -> np.ndarray:
-    points = to_tensor(means, torch.device("cpu"), torch.float64)
+    offset = means.mean(axis=0)
+    points = to_tensor(means - offset, torch.device("cpu"), torch.float64)
     centers, _ = fit_kmeans(
         points, n_clusters, 0, n_init=10, max_iter=300, tol=1e-4, random_state=rng
     )
-    return to_numpy(centers)
+    return to_numpy(centers) + offset
+
+
+def _means(views: np.ndarray) -> np.ndarray:
+    """Return the positive means, float64."""
+    return views.mean(axis=1, dtype=np.float64)
+
+
+def _distances(means: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Return distances to the centers; a large common offset would cost digits."""
+    offset = centers.mean(axis=0)
+    return euclidean_distances(means - offset, centers - offset)
 
 
 def _nearest(means: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    return euclidean_distances(means, centers).argmin(axis=1)
+    return _distances(means, centers).argmin(axis=1)
 
 
 def _copy_input_attributes(scorer: BaseEstimator, encoder: BaseEstimator) -> None:

@@ -26,7 +26,13 @@ from skcl._table import (
     marginal_table,
     scale,
 )
-from skcl._torch import draw_seed, make_generator, resolve_device, to_tensor
+from skcl._torch import (
+    draw_seed,
+    gradients_enabled,
+    make_generator,
+    resolve_device,
+    to_tensor,
+)
 from skcl._training import Objective, Stopping, Trainer, embed
 from skcl.losses import LOSSES
 from skcl.networks import Architecture
@@ -69,7 +75,7 @@ class ContrastiveEncoder(
     hidden_layer_sizes : tuple of int, default=(256, 256)
         Widths of the hidden layers of the MLP.
     projection_dim : int, default=64
-        Width of the projection head and dimension of its unit vectors.
+        Dimension of the projection head's unit vectors, at least 2.
     passthrough : bool, default=False
         Whether transform returns the standardized input columns beside the embedding.
     regularizer : RelaxedKMeansRegularizer, similar object or None, default=None
@@ -166,7 +172,7 @@ class ContrastiveEncoder(
         "n_views": [Interval(Integral, 2, None, closed="left")],
         "backbone": [StrOptions({"mlp"}), callable],
         "hidden_layer_sizes": [list, tuple],
-        "projection_dim": [Interval(Integral, 1, None, closed="left")],
+        "projection_dim": [Interval(Integral, 2, None, closed="left")],
         "passthrough": ["boolean"],
         "regularizer": [HasMethods(["start", "penalty"]), None],
         "regularizer_weight": [Interval(Real, 0, None, closed="left")],
@@ -270,9 +276,9 @@ class ContrastiveEncoder(
         seeds = Seeds(*(draw_seed(rng) for _ in Seeds._fields))
 
         model = self._make_model(X[training], device)
-        x = to_tensor(model.standardize(X), device, torch.float32)
-        y = None if codes is None else to_tensor(codes, device, torch.int64)
-        with model.global_rng(seeds.weights, device):
+        with model.global_rng(seeds.weights, device), gradients_enabled():
+            x = to_tensor(model.standardize(X), device, torch.float32)
+            y = None if codes is None else to_tensor(codes, device, torch.int64)
             model.build(make_generator(seeds.weights, CPU))
             trainer = self._make_trainer(model, regularizer, seeds)
             self._try_callables(trainer, x[:2], None if y is None else y[:2])
@@ -297,8 +303,11 @@ class ContrastiveEncoder(
         self._views_seed = seeds.evaluation
         self.regularizer_ = regularizer
         self._set_history(history)
-        self._n_features_out = self.n_components
         return self
+
+    @property
+    def _n_features_out(self):
+        return self._model_.architecture.n_components
 
     @property
     def module_(self):
@@ -425,7 +434,7 @@ class ContrastiveEncoder(
 
     def _check_combinations(self):
         for width in self.hidden_layer_sizes:
-            if not isinstance(width, Integral) or width < 1:
+            if not isinstance(width, Integral) or isinstance(width, bool) or width < 1:
                 raise ValueError(
                     f"hidden_layer_sizes={self.hidden_layer_sizes!r}: positive "
                     "integers are allowed."
@@ -451,8 +460,12 @@ class ContrastiveEncoder(
         regularizer = clone(self.regularizer, safe=False)
         if isinstance(regularizer, BaseEstimator):
             regularizer._validate_params()
-        n_clusters = getattr(regularizer, "n_clusters", 0)
-        if n_clusters > n_training:
+        if isinstance(regularizer, type):
+            raise ValueError(
+                f"regularizer={regularizer!r} is a class: an instance is needed."
+            )
+        n_clusters = getattr(regularizer, "n_clusters", None)
+        if n_clusters is not None and n_clusters > n_training:
             raise ValueError(
                 f"regularizer__n_clusters={n_clusters} exceeds the number of rows to "
                 f"train on, {n_training}."
@@ -509,7 +522,10 @@ class ContrastiveEncoder(
             embedding = trainer.network.backbone(view)
             _check_shape("backbone", embedding, (len(x), self.n_components))
             z = embed(trainer.network, torch.stack([x, view], dim=1))
-            _check_shape("loss", self._loss()(z, self.temperature, y), ())
+        loss = self._loss()(z.requires_grad_(), self.temperature, y)
+        _check_shape("loss", loss, ())
+        if not loss.requires_grad:
+            raise ValueError("The callable given as loss returned no gradient.")
 
     def _set_history(self, history):
         self.history_ = {
@@ -549,9 +565,12 @@ class Seeds(NamedTuple):
 
 
 def _check_shape(parameter: str, output: torch.Tensor, expected: tuple) -> None:
-    if not isinstance(output, torch.Tensor) or tuple(output.shape) != tuple(expected):
-        found = getattr(output, "shape", type(output).__name__)
-        raise ValueError(
-            f"The callable given as {parameter} must return a tensor of shape "
-            f"{tuple(expected)} for two rows; it returned {found}."
-        )
+    found = type(output).__name__
+    if isinstance(output, torch.Tensor):
+        if output.shape == expected and output.dtype == torch.float32:
+            return
+        found = f"{output.dtype} of shape {tuple(output.shape)}"
+    raise ValueError(
+        f"The callable given as {parameter} must return a tensor of torch.float32, of "
+        f"shape {tuple(expected)} for two rows; it returned {found}."
+    )

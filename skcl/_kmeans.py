@@ -6,7 +6,7 @@ from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
 from skcl._torch import to_tensor
-from skcl.clustering import entropic_relaxation, refine, squared_distances
+from skcl.clustering import entropic_relaxation, hard_objective, refine
 
 
 def seed_centers(points: Tensor, n_clusters: int, random_state) -> Tensor:
@@ -14,11 +14,6 @@ def seed_centers(points: Tensor, n_clusters: int, random_state) -> Tensor:
     array = points.detach().cpu().numpy()
     centers, _ = kmeans_plusplus(array, n_clusters, random_state=random_state)
     return to_tensor(centers, points.device, points.dtype)
-
-
-def hard_objective(points: Tensor, centers: Tensor) -> Tensor:
-    """Return the squared distance of each point to its nearest center, (n,)."""
-    return squared_distances(points, centers).min(dim=1).values
 
 
 def fit_kmeans(
@@ -42,7 +37,7 @@ def fit_kmeans(
         if temperature > 0:
             objective = entropic_relaxation(points, centers, temperature).item()
         else:
-            objective = hard_objective(points, centers).mean().item()
+            objective = hard_objective(points, centers).item()
         if objective < best_objective:
             best, best_objective, rounds = centers, objective, n_iter
     return best, rounds

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from pandas import isna
+from pandas.api.types import is_extension_array_dtype
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
@@ -32,6 +33,8 @@ def encode_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     ValueError
         If y is continuous, of mixed types, or has missing values.
     """
+    if isinstance(y, list | tuple) or is_extension_array_dtype(y):
+        y = np.asarray(y, dtype=object)  # else -1 becomes a string, an integer a float
     y = column_or_1d(y, warn=True)
     for row in np.flatnonzero(isna(y)):
         raise ValueError(
@@ -48,6 +51,12 @@ def encode_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             "y mixes strings with other labels: all classes must be of one type. Only "
             "the mark of an unlabelled row, the integer -1, may stand among strings."
+        )
+    if is_string.any() and (y[is_string] == str(UNLABELLED)).any():
+        raise ValueError(
+            "y holds the string '-1'. If it marks unlabelled rows, use the integer -1, "
+            "in an array of objects; if it is a class, encode the labels first: "
+            "y = sklearn.preprocessing.LabelEncoder().fit_transform(y)."
         )
     codes = np.full(len(y), UNLABELLED, dtype=np.int64)
     known = np.array(y[labelled].tolist()) if y.dtype == object else y[labelled]

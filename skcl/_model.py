@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from sklearn.preprocessing import StandardScaler
+from sklearn.pipeline import Pipeline
 from torch import Generator, Tensor
 
 from skcl._blocks import BLOCK
@@ -64,7 +64,7 @@ class Model:
 
     Parameters
     ----------
-    scaler : StandardScaler
+    scaler : Pipeline
         Fitted on the training rows.
     names : sequence
         Names or positions of the columns.
@@ -78,7 +78,7 @@ class Model:
 
     def __init__(
         self,
-        scaler: StandardScaler,
+        scaler: Pipeline,
         names: Sequence,
         architecture: Architecture,
         augmentation: Augmentation,
@@ -93,7 +93,8 @@ class Model:
 
     def build(self, generator: Generator | None) -> None:
         """Build the network; None leaves its weights to be loaded."""
-        self.network = self.architecture.build(generator).to(self.device)
+        network = self.architecture.build(generator)
+        self.network = network.to(self.device, torch.float32)
 
     def standardize(self, X: np.ndarray, first_row: int = 0) -> np.ndarray:
         """Return standardized rows, float32; errors count rows from first_row."""

@@ -1,6 +1,7 @@
 """Relaxed k-means, alone as a clustering and inside the encoder as a penalty."""
 
 import math
+import warnings
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from sklearn.base import (
     ClusterMixin,
     TransformerMixin,
 )
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -19,11 +21,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
 from skcl._blocks import summed_products
-from skcl._kmeans import fit_kmeans, hard_objective, seed_centers
+from skcl._kmeans import fit_kmeans, seed_centers
 from skcl._table import begin_fit, check_table
 from skcl._torch import resolve_device, seed_from, to_numpy, to_tensor
 from skcl.clustering import (
     entropic_relaxation,
+    hard_objective,
     refine,
     residual,
     soft_assignment,
@@ -269,12 +272,20 @@ class RelaxedKMeansRegularizer(
         else:
             centers, self.n_iter_ = self._round(points, options)
             relaxed = spectral_relaxation(points, self.n_clusters)
-        self._offset = offset
+        self._offset_ = offset
         self.cluster_centers_ = to_numpy(centers) + offset
         self.labels_ = self._nearest(X)
-        self.inertia_ = float(hard_objective(points, centers).sum())
+        self.inertia_ = hard_objective(points, centers).item() * len(X)
         self.relaxed_inertia_ = min(relaxed.item() * len(X), self.inertia_)
-        self._n_features_out = self.n_clusters
+        n_found = len(np.unique(self.labels_))
+        if n_found < self.n_clusters:
+            warnings.warn(
+                f"Only {n_found} of n_clusters={self.n_clusters} clusters have rows: "
+                "there are fewer distinct rows, or temperature="
+                f"{self.temperature} is high for the scale of X.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
 
     def predict(self, X):
@@ -309,8 +320,8 @@ class RelaxedKMeansRegularizer(
         check_is_fitted(self, "cluster_centers_")
         X = check_table(self, X, reset=False)
         cpu = torch.device("cpu")
-        points = to_tensor(X - self._offset, cpu, torch.float64)
-        centers = to_tensor(self.cluster_centers_ - self._offset, cpu, torch.float64)
+        points = to_tensor(X - self._offset_, cpu, torch.float64)
+        centers = to_tensor(self.cluster_centers_ - self._offset_, cpu, torch.float64)
         return to_numpy(soft_assignment(points, centers, self.temperature))
 
     def transform(self, X):
@@ -346,8 +357,9 @@ class RelaxedKMeansRegularizer(
             At most 0; higher is better.
         """
         check_is_fitted(self, "cluster_centers_")
-        distances = self._distances(check_table(self, X, reset=False))
-        return -float((distances.min(axis=1) ** 2).sum())
+        X = check_table(self, X, reset=False)
+        nearest = self.cluster_centers_[self._nearest(X)]
+        return -float(((X - nearest) ** 2).sum())
 
     def _seeds(self, means: Tensor, generator: Generator, y: Tensor | None) -> Tensor:
         """One center a class, then k-means++ among the unlabelled rows."""
@@ -379,9 +391,13 @@ class RelaxedKMeansRegularizer(
         )
         return centers, n_iter + refined
 
+    @property
+    def _n_features_out(self):
+        return len(self.cluster_centers_)
+
     def _distances(self, X: np.ndarray) -> np.ndarray:
         return euclidean_distances(
-            X - self._offset, self.cluster_centers_ - self._offset
+            X - self._offset_, self.cluster_centers_ - self._offset_
         )
 
     def _nearest(self, X: np.ndarray) -> np.ndarray:

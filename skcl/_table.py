@@ -4,11 +4,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_object_dtype
 from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import validate_data
 
-# Squares of the network's activations must not overflow in float32.
+# Sums of squares must not overflow in float64, nor, of activations, in float32.
+MAX_VALUE = 1e150
 MAX_DEVIATION = 1e15
 
 
@@ -52,7 +55,7 @@ def check_table(
             "ColumnTransformer, or with skrub's TableVectorizer."
         )
     try:
-        return validate_data(
+        array = validate_data(
             estimator,
             X,
             reset=reset,
@@ -65,6 +68,13 @@ def check_table(
             raise
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(f"{error}\n{culprit}") from error
+    if max(float(array.max()), -float(array.min())) >= MAX_VALUE:
+        row, j = np.argwhere(np.abs(array) >= MAX_VALUE)[0]
+        raise ValueError(
+            f"Column {column_names(estimator)[j]!r}, row {row}: {array[row, j]!r} is "
+            f"too large to be squared; below {MAX_VALUE:.0e} is allowed. Rescale it."
+        )
+    return array
 
 
 def column_names(estimator: BaseEstimator) -> Sequence:
@@ -73,24 +83,28 @@ def column_names(estimator: BaseEstimator) -> Sequence:
     return getattr(estimator, "feature_names_in_", positions)
 
 
-def fit_scaler(X: np.ndarray, names: Sequence) -> StandardScaler:
-    """Learn mean and variance, in float64; refuse a column whose variance overflows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        scaler = StandardScaler().fit(X.astype(np.float64, copy=False))
-    for j in np.flatnonzero(~np.isfinite(scaler.mean_ + scaler.scale_)):
+def fit_scaler(X: np.ndarray, names: Sequence) -> Pipeline:
+    """Learn mean and variance, in float64; refuse a column that this would lose.
+
+    The mean goes first, alone: beside a large one StandardScaler takes a small variance
+    for rounding error.
+    """
+    scaler = make_pipeline(StandardScaler(with_std=False), StandardScaler())
+    scaler.fit(X.astype(np.float64, copy=False))
+    span = np.ptp(X, axis=0)
+    for j in np.flatnonzero((scaler[-1].var_ == 0) & (span > 0)):
         raise ValueError(
-            f"Column {names[j]!r} cannot be standardized: its values reach "
-            f"{np.abs(X[:, j]).max():.3g}, and their variance overflows. Rescale it so "
-            "that its values stay below 1e150."
+            f"Column {names[j]!r} cannot be standardized: its values lie within "
+            f"{span[j]:.3g}, and their variance vanishes in rounding. Rescale it."
         )
     return scaler
 
 
 def scale(
-    scaler: StandardScaler, X: np.ndarray, names: Sequence, first_row: int = 0
+    scaler: Pipeline, X: np.ndarray, names: Sequence, first_row: int = 0
 ) -> np.ndarray:
     """Return standardized rows, float32; refuse a value too large for the network."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # refused below
         scaled = scaler.transform(X.astype(np.float64, copy=False))
     for row, j in np.argwhere(~(np.abs(scaled) < MAX_DEVIATION)):
         raise ValueError(
@@ -116,23 +130,27 @@ def marginal_table(x: np.ndarray, n_quantiles: int = 1000) -> np.ndarray:
 def _unsupported_columns(X: Any) -> Iterator[tuple[Any, str]]:
     """Yield name and kind of the columns whose dtype is of no use as it is.
 
-    Strings in columns of objects are left to the conversion.
+    Other objects than times, such as strings, are left to the conversion.
     """
-    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
-        yield 0, X.dtype.name
-    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        for name, dtype in zip(X.columns, X.dtypes, strict=True):
+            if not _is_numeric(dtype):
+                yield name, str(dtype)
+        if not any(is_object_dtype(dtype) for dtype in X.dtypes):
+            return
+    elif isinstance(X, np.ndarray) and X.dtype != object:
+        if X.dtype.kind in "mM":
+            yield 0, X.dtype.name
         return
-    for name, dtype in zip(X.columns, X.dtypes, strict=True):
-        if not _is_numeric(dtype):
-            yield name, str(dtype)
+    for name, column in _columns(X):
+        if any(isinstance(value, np.datetime64 | np.timedelta64) for value in column):
+            yield name, type(column[0]).__name__
 
 
 def _is_numeric(dtype: Any) -> bool:
     if hasattr(dtype, "is_numeric"):  # polars
         return dtype.is_numeric() or str(dtype) in ("Boolean", "Object", "Null")
-    from pandas.api.types import is_numeric_dtype, is_object_dtype
-
-    return is_numeric_dtype(dtype) or is_object_dtype(dtype)
+    return is_numeric_dtype(dtype) or is_bool_dtype(dtype) or is_object_dtype(dtype)
 
 
 def _first_bad_cell(X: Any) -> str | None:
@@ -147,6 +165,8 @@ def _first_bad_cell(X: Any) -> str | None:
 
 def _columns(X: Any) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield name and values of each column of a frame, list or 2-D array."""
+    if getattr(X, "ndim", 2) != 2:
+        return
     if hasattr(X, "iloc"):
         for j, name in enumerate(X.columns):
             yield name, np.asarray(X.iloc[:, j], dtype=object)
@@ -154,7 +174,10 @@ def _columns(X: Any) -> Iterator[tuple[Any, np.ndarray]]:
         for name in X.columns:
             yield name, np.asarray(X[name], dtype=object)
     elif isinstance(X, list | tuple | np.ndarray):
-        array = np.asarray(X, dtype=object)
+        try:
+            array = np.asarray(X, dtype=object)
+        except ValueError:  # ragged
+            return
         if array.ndim == 2:
             yield from enumerate(array.T)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 
 import numpy as np
 import torch
@@ -45,14 +46,25 @@ def seed_from(generator: Generator) -> int:
 
 
 @contextmanager
+def gradients_enabled() -> Iterator[None]:
+    """Record gradients, also where the caller has switched them off."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+# The global generators are one for all threads of the process.
+_GLOBAL_RNG = RLock()
+
+
+@contextmanager
 def isolated_global_rng(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's global generators inside, and put them back afterwards.
 
     For code that knows no other: the initialization and the dropout of a user's own
-    module.
+    module. One thread at a time is let in.
     """
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with _GLOBAL_RNG, torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
 

@@ -41,7 +41,13 @@ class Objective:
         contrastive = self.loss(z, self.temperature, y)
         if self.regularizer is None:
             return contrastive, torch.zeros_like(contrastive)
-        return contrastive, self.regularizer.penalty(z.mean(dim=1), state, y)
+        penalty = self.regularizer.penalty(z.mean(dim=1), state, y)
+        if not isinstance(penalty, Tensor) or penalty.shape != ():
+            raise ValueError(
+                "The regularizer's method penalty must return a tensor of shape (); it "
+                f"returned {getattr(penalty, 'shape', type(penalty).__name__)}."
+            )
+        return contrastive, penalty
 
 
 @dataclass
@@ -175,9 +181,9 @@ class Trainer:
         """Visit each row once; return the loss parts of each batch, (n_batches, 2)."""
         self.network.train()
         order = torch.randperm(len(x), generator=self.generator, device=x.device)
-        # Even batches: none is left with a single row, which has no negative.
+        # Even batches: no small rest is left, whose rows would have few negatives.
         batches = order.tensor_split(-(-len(x) // self.batch_size))
-        parts = torch.empty(len(batches), 2, device=x.device)
+        parts = torch.empty(len(batches), 2, device=x.device, dtype=x.dtype)
         for i, rows in enumerate(batches):
             y_rows = None if y is None else y[rows]
             z, parts[i] = self._step(x[rows], y_rows, state, weight)

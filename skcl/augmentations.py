@@ -44,7 +44,7 @@ def swap(x: Tensor, generator: Generator, *, rate: float, marginals: Tensor) -> 
     uniform = torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype)
     swapped = uniform < rate
     # Given that it is below the rate, uniform / rate is again uniform on [0, 1).
-    index = (uniform * (q / rate)).long().clamp_max(q - 1)
+    index = ((uniform / rate).clamp_max(1) * q).long().clamp(0, q - 1)
     return torch.where(swapped, marginals.gather(0, index), x)
 
 
@@ -96,8 +96,8 @@ def draw_views_by_row(
     """
     key = seed.to_bytes(8, "little")
     generator = Generator()
-    views = torch.empty(len(x), n_views, x.shape[1])
-    for i, row in enumerate(x.cpu()):
+    views = torch.empty(len(x), n_views, x.shape[1], dtype=x.dtype)
+    for i, row in enumerate(x.cpu() + 0.0):  # of -0 the bytes are others
         digest = blake2b(row.numpy().tobytes(), digest_size=8, key=key).digest()
         generator.manual_seed(int.from_bytes(digest, "little", signed=True))
         views[i] = augment(row.expand(n_views, -1), generator)

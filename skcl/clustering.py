@@ -23,6 +23,12 @@ def squared_distances(points: Tensor, centers: Tensor) -> Tensor:
     return (norms - 2 * products).clamp_min(0)
 
 
+def hard_objective(points: Tensor, centers: Tensor) -> Tensor:
+    """Return the k-means objective, mean_i min_k ‖m_i - c_k‖²."""
+    nearest = centers[squared_distances(points, centers).argmin(dim=1)]
+    return mean((points - nearest).square().sum(dim=1))
+
+
 def soft_assignment(points: Tensor, centers: Tensor, temperature: float) -> Tensor:
     """Return exp(-‖m_i - c_k‖²/τ), normalized over the clusters, (n, K)."""
     return (-squared_distances(points, centers) / temperature).softmax(dim=1)
@@ -92,8 +98,8 @@ def residual(points: Tensor, mean_point: Tensor, directions: Tensor) -> Tensor:
     """Mean squared distance of the points to an affine subspace."""
     centered = points - mean_point
     inside = pairwise_products(centered, directions.T)  # (n, r)
-    squared = centered.square().sum(dim=1) - inside.square().sum(dim=1)
-    return mean(squared)
+    outside = centered - pairwise_products(inside, directions)
+    return mean(outside.square().sum(dim=1))
 
 
 def spectral_relaxation(points: Tensor, n_clusters: int) -> Tensor:

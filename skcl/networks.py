@@ -67,7 +67,8 @@ class Architecture:
         else:
             hidden = self.hidden_layer_sizes
             backbone = mlp((self.n_features, *hidden, self.n_components), generator)
-        head = (self.n_components, self.projection_dim, self.projection_dim)
+        width = max(self.n_components, self.projection_dim)
+        head = (self.n_components, width, self.projection_dim)
         return ContrastiveNetwork(backbone, mlp(head, generator))
 
 
@@ -103,14 +104,16 @@ def mlp(sizes: Sequence[int], generator: Generator | None = None) -> nn.Sequenti
 def _layers(sizes: Sequence[int], generator: Generator | None) -> Iterator[nn.Module]:
     for depth, (n_in, n_out) in enumerate(pairwise(sizes)):
         if depth > 0:
-            yield nn.LayerNorm(n_in, elementwise_affine=False)
+            # Of one or two units the normalization leaves no more than a sign.
+            if n_in > 2:
+                yield nn.LayerNorm(n_in, elementwise_affine=False)
             yield nn.ReLU()
         yield _linear(n_in, n_out, generator)
 
 
 def _linear(n_in: int, n_out: int, generator: Generator | None) -> Linear:
     # nn.Linear's own initialization draws from the global generator.
-    layer = skip_init(Linear, n_in, n_out)
+    layer = skip_init(Linear, n_in, n_out, dtype=torch.float32)
     if generator is not None:
         bound = n_in**-0.5
         with torch.no_grad():

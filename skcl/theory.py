@@ -85,7 +85,7 @@ def internal_discrepancy(means, centers, y):
     return np.linalg.norm(means - np.asarray(centers)[np.asarray(y)], axis=1)
 
 
-def relative_discrepancy(means, centers, y):
+def relative_discrepancy(means, centers, y, rounding=2.0**-23):
     """Return the squared discrepancy as a share of the variance of the means.
 
     Δ₂² / mean_i ‖m_i - m̄‖², m̄ the mean of the m_i. With the classes' own means as
@@ -100,6 +100,9 @@ def relative_discrepancy(means, centers, y):
         Class or cluster centers.
     y : array of int, of shape (n,)
         The center of each row.
+    rounding : float, default=2**-23
+        Relative rounding error of the means, within which they count as constant; the
+        default is that of float32.
 
     Returns
     -------
@@ -114,8 +117,7 @@ def relative_discrepancy(means, centers, y):
     """
     means = np.asarray(means, dtype=np.float64)
     variance = ((means - means.mean(axis=0)) ** 2).sum(axis=1).mean()
-    # Float32 unit vectors differ by rounding alone where all are the same.
-    if variance <= np.finfo(np.float32).eps ** 2:
+    if variance <= rounding**2 * (means**2).sum(axis=1).mean():
         return 1.0
     return float((internal_discrepancy(means, centers, y) ** 2).mean() / variance)
 
@@ -167,7 +169,9 @@ def contrastive_loss(views, temperature, loss="infonce", y=None):
         y = np.asarray(y)
         labelled = y >= 0
         targets = means.copy()
-        targets[labelled] = class_centers(means[labelled], y[labelled])[y[labelled]]
+        if labelled.any():
+            centers = class_centers(means[labelled], y[labelled])
+            targets[labelled] = centers[y[labelled]]
     positive = (means * targets).sum(axis=1).mean() / temperature
     return float(_log_partition(views, temperature).mean() - positive)
 
@@ -278,10 +282,15 @@ def _blocks(anchors: np.ndarray) -> Iterator[np.ndarray]:
 def _log_partition(views: np.ndarray, temperature: float) -> np.ndarray:
     """Return log E_b exp(z_a·z_b / t) of each anchor, (nV,)."""
     anchors = views.reshape(-1, views.shape[2])
-    sums = [
-        logsumexp(block @ anchors.T / temperature, axis=1) for block in _blocks(anchors)
-    ]
-    return np.concatenate(sums) - np.log(len(anchors))
+    parts = []
+    for block in _blocks(anchors):
+        similarity = block @ anchors.T
+        similarity /= temperature
+        largest = similarity.max(axis=1)
+        similarity -= largest[:, None]
+        np.exp(similarity, out=similarity)
+        parts.append(largest + np.log(similarity.mean(axis=1)))
+    return np.concatenate(parts)
 
 
 def _logistic_loss(views: np.ndarray, temperature: float) -> float:

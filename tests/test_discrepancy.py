@@ -239,3 +239,48 @@ def test_multimetric_scoring(imbalanced, make_encoder):
     )
     assert np.isfinite(scores["test_incurred"]).all()
     assert np.isfinite(scores["test_accuracy"]).all()
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize(("offset", "scale"), [(1e8, 1), (0, 1e-9), (0, 1e9), (-3, 7)])
+def test_offset_and_scale_of_a_representation_change_nothing(offset, scale, labelled):
+    X, y = make_blobs(90, centers=3, random_state=0)
+    X = np.round(X, 4)
+    target = y if labelled else None
+    plain = DiscrepancyScorer(n_clusters=3, random_state=0).fit(X, target)
+    moved = DiscrepancyScorer(n_clusters=3, random_state=0)
+    Z = X * scale + offset
+    moved.fit(Z, target)
+    assert moved.score(Z, target) == pytest.approx(plain.score(X, target), rel=1e-5)
+    np.testing.assert_allclose(
+        moved.transform(Z), plain.transform(X) * scale, rtol=1e-4
+    )
+
+
+def test_a_constant_representation_is_collapsed():
+    for value in (0.0, 0.1, 1e9):
+        X, y = np.full((20, 3), value), np.arange(20) % 2
+        assert DiscrepancyScorer().fit(X, y).score(X, y) == -1
+
+
+def test_score_samples_refuses_unlabelled_rows(rows):
+    y = np.arange(120) % 3 - 1
+    scorer = DiscrepancyScorer().fit(rows, y)
+    with pytest.raises(ValueError, match="y holds -1"):
+        scorer.score_samples(rows, y)
+
+
+def test_a_finished_search_is_scored_by_its_best_estimator(imbalanced, make_encoder):
+    X, y = imbalanced
+    grid = {"temperature": [0.2, 0.5]}
+    search = GridSearchCV(make_encoder(), grid, cv=2).fit(X, y)
+    assert DiscrepancyScorer()(search, X, y) == DiscrepancyScorer()(
+        search.best_estimator_, X, y
+    )
+
+
+def test_a_parameter_set_after_fit_waits_for_the_next(rows, make_encoder):
+    y = np.arange(120) % 2
+    scorer = DiscrepancyScorer().fit(rows, y)
+    score = scorer.score(rows, y)
+    assert scorer.set_params(encoder=make_encoder()).score(rows, y) == score

@@ -5,6 +5,7 @@ import pickle
 
 import joblib
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -201,12 +202,41 @@ def test_string_labels_and_their_mark(imbalanced, make_encoder):
         (np.where(np.arange(120) == 7, np.nan, 1.0), r"y\[7\] is .*nan"),
         (np.array(["a", "b", None] * 40, dtype=object), r"y\[2\] is None"),
         (np.array(["a", "b", 3] * 40, dtype=object), "mixes strings"),
+        (np.array(["a", "b", "-1"] * 40), "the string '-1'"),
+        (pd.array([0, 1, None] * 40, dtype="Int64"), r"y\[2\] is <NA>"),
         (np.zeros(7), "inconsistent numbers of samples"),
     ],
 )
 def test_labels_that_supcon_refuses(y, message, rows, make_encoder):
     with pytest.raises(ValueError, match=message):
         make_encoder(loss="supcon").fit(rows, y)
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        (["a", "b", -1] * 40, ["a", "b"]),
+        ([0, 1, -1] * 40, [0, 1]),
+        ([False, True] * 60, [False, True]),
+        (pd.Series([2**62, 2**62 + 1] * 60, dtype="Int64"), [2**62, 2**62 + 1]),
+        (pd.Series([True, False] * 60, dtype="boolean"), [False, True]),
+        (pd.Series(["b", "a"] * 60, dtype="string"), ["a", "b"]),
+        (pd.Series(["b", "a"] * 60, dtype="category"), ["a", "b"]),
+        (pd.Series([0.0, 1.0, -1.0] * 40, index=range(120, 0, -1)), [0, 1]),
+        (np.array([[0], [1]] * 60)[:, 0], [0, 1]),
+    ],
+)
+def test_labels_of_any_type(y, classes, rows, make_encoder):
+    encoder = make_encoder(loss="supcon", max_iter=1).fit(rows, y)
+    assert encoder.classes_.tolist() == classes
+    assert np.isfinite(encoder.score(rows, y))
+
+
+def test_score_of_unlabelled_rows_alone(rows, make_encoder):
+    """Their positives are their own views: the score of InfoNCE."""
+    encoder = make_encoder(loss="supcon").fit(rows, np.arange(120) % 2)
+    score = encoder.score(rows, np.full(120, -1))
+    assert encoder.set_params(loss="infonce").score(rows) == pytest.approx(score)
 
 
 def test_the_other_losses_ignore_y(rows, make_encoder):
@@ -448,8 +478,37 @@ def test_a_callable_loss_may_use_labels(imbalanced, make_encoder):
         ("loss", lambda z, temperature, y: z.sum(dim=2)),
         ("augmentation", lambda x, generator: x[:, :1]),
         ("backbone", lambda n_in, n_out: nn.Linear(n_in, n_out + 1)),
+        ("loss", lambda z, temperature, y: 1.0),
+        ("loss", lambda z, temperature, y: z.detach().sum()),
+        ("augmentation", lambda x, generator: x.double()),
     ],
 )
 def test_callables_of_the_wrong_shape_are_named(name, function, rows, make_encoder):
     with pytest.raises(ValueError, match=f"callable given as {name}"):
         make_encoder(**{name: function}).fit(rows)
+
+
+def test_a_regularizer_that_does_not_fit(rows, make_encoder):
+    class Vector:
+        def start(self, means, generator, y=None):
+            return None
+
+        def penalty(self, means, state, y=None):
+            return means.sum(dim=1)
+
+    with pytest.raises(ValueError, match=r"penalty must return .* shape \(\)"):
+        make_encoder(regularizer=Vector()).fit(rows)
+    with pytest.raises(ValueError, match="an instance is needed"):
+        make_encoder(regularizer=RelaxedKMeansRegularizer).fit(rows)
+
+
+def test_a_failed_second_fit_leaves_an_unfitted_encoder(rows, make_encoder):
+    encoder = make_encoder().fit(rows)
+    with pytest.raises(ValueError, match="NaN"):
+        encoder.fit(np.full((5, 2), np.nan))
+    for method in (encoder.transform, encoder.score, encoder.embed_views):
+        with pytest.raises(NotFittedError):
+            method(rows)
+    with pytest.raises(NotFittedError):
+        encoder.get_feature_names_out()
+    assert not hasattr(encoder, "module_")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
 from skcl import RelaxedKMeansRegularizer
@@ -72,10 +73,12 @@ def test_a_large_offset_loses_nothing(relaxation, rows):
 @both
 @pytest.mark.parametrize("n_clusters", [1, 2, 7])
 def test_few_rows(relaxation, n_clusters, rows):
-    ours = RelaxedKMeansRegularizer(n_clusters, relaxation=relaxation, random_state=0)
+    ours = RelaxedKMeansRegularizer(
+        n_clusters, relaxation=relaxation, temperature=1e-4, random_state=0
+    )
     ours.fit(rows[:7, :1])
     assert np.isfinite(ours.cluster_centers_).all()
-    if n_clusters == 7 and relaxation == "spectral":  # whose centers are means
+    if n_clusters == 7:
         assert ours.inertia_ == pytest.approx(0, abs=1e-12)
     with pytest.raises(ValueError, match="n_samples=6 should be >= n_clusters=7"):
         ours.set_params(n_clusters=7).fit(rows[:6])
@@ -154,8 +157,30 @@ def test_with_every_row_labelled_there_is_a_center_a_class(n_clusters, n_centers
 @both
 def test_identical_points(relaxation):
     """Fewer distinct points than clusters: nothing is NaN."""
-    X = np.ones((10, 3))
-    ours = RelaxedKMeansRegularizer(3, relaxation=relaxation, random_state=0).fit(X)
+    ours = RelaxedKMeansRegularizer(3, relaxation=relaxation, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="Only 1 of n_clusters=3"):
+        ours.fit(np.ones((10, 3)))
     np.testing.assert_allclose(ours.cluster_centers_, 1)
     means = torch.ones(10, 3)
     assert ours.penalty(means, ours.start(means, generator())).isfinite()
+
+
+def test_a_temperature_too_high_for_the_scale_is_a_warning():
+    X, _ = make_blobs(500, 5, centers=6, random_state=1)
+    ours = RelaxedKMeansRegularizer(6, random_state=0)
+    with pytest.warns(ConvergenceWarning, match=r"temperature=0\.1 is high"):
+        ours.fit(X * 1e-6)
+    assert len(np.unique(ours.set_params(temperature=1e-13).fit(X * 1e-6).labels_)) == 6
+
+
+@both
+def test_inertia_of_groups_far_apart_is_exact(relaxation):
+    """Squared distances of 1e18 beside those of 1e-4: no difference of large sums."""
+    rng = np.random.RandomState(0)
+    X = np.concatenate([rng.normal(size=(50, 2)), 1e9 + rng.normal(size=(50, 2))]) / 100
+    ours = RelaxedKMeansRegularizer(2, relaxation=relaxation, random_state=0).fit(X)
+    kmeans = KMeans(2, n_init=10, random_state=0).fit(X)
+    assert ours.inertia_ == pytest.approx(kmeans.inertia_, rel=1e-4)
+    assert ours.score(X) == pytest.approx(-kmeans.inertia_, rel=1e-4)
+    if relaxation == "spectral":
+        assert 0 <= ours.relaxed_inertia_ <= ours.inertia_

@@ -118,3 +118,15 @@ def test_a_second_fit_forgets_the_first(rows, make_encoder):
     fresh = make_encoder().fit(rows)
     assert set(vars(encoder)) == set(vars(fresh))
     np.testing.assert_array_equal(encoder.transform(rows), fresh.transform(rows))
+
+
+@pytest.mark.parametrize("backbone", ["mlp", dropout_backbone])
+def test_fits_in_threads_are_independent(backbone, rows, make_encoder):
+    before = torch.get_rng_state()
+    fits = Parallel(n_jobs=4, prefer="threads")(
+        delayed(make_encoder(backbone=backbone, max_iter=20).fit_transform)(rows)
+        for _ in range(8)
+    )
+    for Z in fits[1:]:
+        np.testing.assert_array_equal(Z, fits[0])
+    assert torch.equal(torch.get_rng_state(), before)
