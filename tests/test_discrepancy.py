@@ -193,6 +193,9 @@ def test_scoring_sees_the_steps_before_and_ignores_those_behind(
     assert is_classifier(flat)
     assert DiscrepancyScorer()(flat, X, y) == expected
     assert DiscrepancyScorer()(nested.fit(X, y), X, y) == expected
+    twice = make_pipeline(make_encoder(), make_encoder(n_components=3)).fit(X)
+    last = DiscrepancyScorer()(twice[1], twice[0].transform(X), y)
+    assert DiscrepancyScorer()(twice, X, y) == last
 
 
 @pytest.mark.parametrize("random_state", [None, 3, np.random.RandomState(3)])

@@ -1,6 +1,7 @@
 """ContrastiveEncoder: what it learns, its parameters, and its promises."""
 
 import copy
+import itertools
 import pickle
 
 import joblib
@@ -86,7 +87,7 @@ def test_transform_of_any_split_is_the_same(make_encoder):
     assert Z.dtype == np.float32
     for step in (1, 7, 512, 700):
         split = [encoder.transform(X[i : i + step]) for i in range(0, len(X), step)]
-        np.testing.assert_allclose(np.concatenate(split), Z, rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(np.concatenate(split), Z)
 
 
 def test_passthrough_puts_the_standardized_columns_beside(imbalanced, make_encoder):
@@ -165,6 +166,43 @@ def test_any_object_with_start_and_penalty_regularizes(imbalanced, make_encoder)
         encoder = make_encoder(loss=loss, regularizer=recorder, max_iter=3).fit(X, y)
         assert recorder.calls == []
         assert encoder.regularizer_.calls == [((240, 4), labelled, False)] * 3
+
+
+def test_the_regularizer_starts_each_epoch_from_means_that_follow(rows, make_encoder):
+    class Follower:
+        def __init__(self):
+            self.means = []
+
+        def start(self, means, generator, y=None):
+            self.means.append(means.clone())
+
+        def penalty(self, means, state, y=None):
+            return means.square().sum(dim=1).mean()
+
+    encoder = make_encoder(regularizer=Follower(), max_iter=4).fit(rows)
+    means = encoder.regularizer_.means
+    changes = [(b - a).norm(dim=1) for a, b in itertools.pairwise(means)]
+    assert all((change > 0).all() for change in changes)  # every row's, every epoch
+
+
+def test_every_epoch_visits_each_row_once_in_an_order_of_its_own(rows, make_encoder):
+    seen = []
+
+    def record(x, generator):
+        seen.append(x[:, 0].clone())
+        return custom_augmentation(x, generator)
+
+    encoder = make_encoder(augmentation=record, max_iter=3, batch_size=50, n_views=3)
+    encoder.fit(rows)
+    # The first call tries the callable; then three batches of three views an epoch.
+    firsts = seen[1::3]
+    assert [len(batch) for batch in firsts] == [40] * 9
+    orders = [torch.cat(firsts[i : i + 3]) for i in (0, 3, 6)]
+    for order in orders:
+        assert torch.equal(order.sort().values, orders[0].sort().values)
+        assert len(order.unique()) == 120
+    assert not torch.equal(orders[0], orders[1])
+    assert not torch.equal(orders[1], orders[2])
 
 
 def test_unlabelled_rows_in_a_pipeline(imbalanced, make_encoder):

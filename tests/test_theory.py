@@ -157,9 +157,10 @@ def test_relative_discrepancy_lies_between_zero_and_one():
     assert theory.relative_discrepancy(*parts(separate, np.array([0, 0, 1]))) == 0
 
 
-def test_class_without_rows():
+@pytest.mark.parametrize("loss", ["infonce", "spectral", "logistic"])
+def test_class_without_rows(loss):
     """A class of fit that the scored rows lack: no center of its own is needed."""
     views, y = fixture()
     centers = np.array([[0.5, 0.5], [-0.5, -0.5], [np.nan, np.nan]])
-    value = theory.incurred_loss(views, y, 0.5, centers=centers)
-    assert value == theory.incurred_loss(views, y, 0.5, centers=centers[:2])
+    value = theory.incurred_loss(views, y, 0.5, loss, centers)
+    assert value == theory.incurred_loss(views, y, 0.5, loss, centers[:2])
