@@ -24,25 +24,32 @@ def apply_in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a b for a (n, k) and b (k, m) of one block."""
-    if 1 in (a.shape[0], b.shape[1], a.shape[1]):
-        return (a[:, :, None] * b).sum(dim=1)
-    return a @ b
-
-
-def pairwise_products(a: Tensor, b: Tensor) -> Tensor:
-    """Return a bᵀ for a (n, d) and b (m, d); the gradients sum over n and m."""
+    """Return a b for a (n, k) and b (k, m); the gradients sum over m and over n."""
     rows = [
-        torch.cat([product(block, other.T) for other in b.split(BLOCK)], dim=1)
+        torch.cat([_sum_inner(block, columns) for columns in b.split(BLOCK, dim=1)], 1)
         for block in a.split(BLOCK)
     ]
     return torch.cat(rows)
 
 
+def pairwise_products(a: Tensor, b: Tensor) -> Tensor:
+    """Return a bᵀ for a (n, d) and b (m, d)."""
+    return product(a, b.T)
+
+
 def summed_products(a: Tensor, b: Tensor) -> Tensor:
     """Return aᵀ b, a sum over the rows of a (n, d) and b (n, e)."""
-    blocks = zip(a.split(BLOCK), b.split(BLOCK), strict=True)
-    return torch.stack([product(p.T, q) for p, q in blocks]).sum(dim=0)
+    return product(a.T, b)
+
+
+def _sum_inner(a: Tensor, b: Tensor) -> Tensor:
+    """Return a b for at most `BLOCK` rows of a and columns of b."""
+    inner = zip(a.split(BLOCK, dim=1), b.split(BLOCK), strict=True)
+    blocks = [
+        (p[:, :, None] * q).sum(dim=1) if 1 in (*p.shape, *q.shape) else p @ q
+        for p, q in inner
+    ]
+    return blocks[0] if len(blocks) == 1 else torch.stack(blocks).sum(dim=0)
 
 
 def mean(values: Tensor) -> Tensor:

@@ -10,20 +10,20 @@ from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
+    _fit_context,
     clone,
 )
 from sklearn.frozen import FrozenEstimator
-from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_consistent_length, check_random_state, get_tags
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from skcl import theory
-from skcl._kmeans import fit_kmeans
-from skcl._labels import encode_labels
-from skcl._table import begin_fit, check_table
-from skcl._torch import draw_seed, to_numpy, to_tensor
+from skcl._kmeans import exact_squared_distances, fit_kmeans, nearest
+from skcl._labels import UNLABELLED, check_two_classes, encode_labels
+from skcl._table import check_table, forget_fit
+from skcl._torch import draw_seed
 
 # What a two-dimensional representation, without views and temperature, has.
 REPRESENTATION_TERMS = ("discrepancy", "squared_discrepancy", "relative_discrepancy")
@@ -91,8 +91,15 @@ class DiscrepancyScorer(
 
     Notes
     -----
-    With labels, rows marked by y = -1 are left out. With centers learned on other rows,
-    "bound" still bounds the incurred loss of the rows' own centers.
+    With labels, rows marked by y = -1 are left out. For "infonce" and "spectral" the
+    bound with centers learned on other rows still bounds the incurred loss of the rows'
+    own centers, which lie nearer.
+
+    As scorer, held-out rows have centers of their own: a class of one row has no
+    discrepancy, and with few rows a class the incurred loss is optimistic. All terms
+    but the discrepancies depend on the temperature, and all on n_views. The incurred
+    loss is 0 for a constant encoder at every temperature, and -log K at the least: to
+    compare temperatures by it asks at which the classes' centers tell most.
 
     References
     ----------
@@ -135,6 +142,7 @@ class DiscrepancyScorer(
         self.n_views = n_views
         self.random_state = random_state
 
+    @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y=None):
         """Learn the centers; with an encoder, fit it first.
 
@@ -156,21 +164,23 @@ class DiscrepancyScorer(
             If a parameter is out of range, `term` needs an encoder, there are no labels
             and no n_clusters, or X is not what the encoder takes.
         """
-        begin_fit(self)
+        forget_fit(self)
+        self._term(y, self.encoder is not None)
+        if y is None:
+            n_clusters = self._n_clusters(self.encoder, _num_samples(X))
+        if self.encoder is not None:
+            _find(self.encoder)
         rng = check_random_state(self.random_state)
-        self._views_seed = draw_seed(rng)
+        self._views_seed_ = draw_seed(rng)
         self.encoder_ = None
         if self.encoder is not None:
             self.encoder_ = clone(self.encoder).fit(X, y)
             _copy_input_attributes(self, self.encoder_)
-        views = self._views(X, reset=True)
-        self._term(y)
-        means = _means(views)
+        means = _means(self._views(X, reset=True))
         if y is None:
-            n_clusters = self._n_clusters(self.encoder_, len(means))
-            self.centers_ = _cluster(means, n_clusters, rng)
+            self.centers_ = _cluster(means, n_clusters, rng)[0]
         else:
-            self.classes_, codes = _encode(y, means)
+            self.classes_, codes = _encode(means, y)
             self.centers_ = theory.class_centers(means[codes >= 0], codes[codes >= 0])
         return self
 
@@ -186,9 +196,17 @@ class DiscrepancyScorer(
         -------
         ndarray of shape (n_samples, n_centers)
             Distances, in units of the representation.
+
+        Raises
+        ------
+        NotFittedError
+            Before fit.
+        ValueError
+            If X is not what the encoder, or fit, takes.
         """
         check_is_fitted(self, "centers_")
-        return _distances(_means(self._views(X)), self.centers_)
+        views = self._views(X)
+        return np.sqrt(exact_squared_distances(_means(views), self.centers_))
 
     def score_samples(self, X, y=None):
         """Return minus the internal discrepancy of each row.
@@ -204,6 +222,11 @@ class DiscrepancyScorer(
         -------
         ndarray of shape (n_samples,)
             Higher is better.
+
+        Raises
+        ------
+        ValueError
+            If y has -1, a class that fit did not see, or fit had no labels.
         """
         measured = self._measure(X, y)
         if y is not None and len(measured.codes) < len(y):
@@ -224,10 +247,15 @@ class DiscrepancyScorer(
         -------
         float
             Higher is better.
+
+        Raises
+        ------
+        ValueError
+            If y has a class that fit did not see, or fit had no labels.
         """
         measured = self._measure(X, y)
         loss = None if self.encoder_ is None else _loss(_find(self.encoder_)[1])
-        return -_evaluate(self._term(y), measured, loss)
+        return -_evaluate(self._term(y, loss is not None), measured, loss)
 
     def __call__(self, estimator, X, y=None):
         """Score a fitted pipeline or encoder: the protocol of `scoring`.
@@ -263,23 +291,20 @@ class DiscrepancyScorer(
         rng = check_random_state(seed)
         views = _embed(estimator, X, self.n_views, draw_seed(rng))
         means = _means(views)
+        term = self._term(y, has_encoder=True)
         if y is None:
             n_clusters = self._n_clusters(estimator, len(means))
-            centers = _cluster(means, n_clusters, rng)
-            measured = Measured(views, centers, _nearest(means, centers))
+            measured = Measured(views, *_cluster(means, n_clusters, rng))
         else:
-            codes = _encode(y, means)[1]
+            codes = _encode(means, y)[1]
             known = codes >= 0
             centers = theory.class_centers(means[known], codes[known])
             measured = Measured(views[known], centers, codes[known])
-        term = self.term
-        if term == "auto":
-            term = "bound" if y is None else "incurred_loss"
         return -_evaluate(term, measured, _loss(_find(estimator)[1]))
 
-    def _term(self, y) -> str:
+    def _term(self, y, has_encoder: bool) -> str:
         """Return the term to score by, which a representation may not have."""
-        if self.encoder_ is None:
+        if not has_encoder:
             if self.term == "auto":
                 return "relative_discrepancy"
             if self.term not in REPRESENTATION_TERMS:
@@ -296,20 +321,22 @@ class DiscrepancyScorer(
         """Return the views (n, V, d); a representation is a single view."""
         if self.encoder_ is None:
             return check_table(self, X, reset=reset)[:, None, :]
-        return _embed(self.encoder_, X, self.n_views, self._views_seed)
+        return _embed(self.encoder_, X, self.n_views, self._views_seed_)
 
     def _measure(self, X, y) -> "Measured":
         check_is_fitted(self, "centers_")
         views = self._views(X)
         if y is None:
-            means = _means(views)
-            return Measured(views, self.centers_, _nearest(means, self.centers_))
+            return Measured(views, self.centers_, nearest(_means(views), self.centers_))
         if not hasattr(self, "classes_"):
             raise ValueError(
                 "y was given, but the scorer was fitted without labels: its centers "
                 "are clusters. Fit it with y, or score with y=None."
             )
-        classes, codes = _encode(y, views)
+        check_consistent_length(views, y)
+        classes, codes = encode_labels(y)
+        if not len(classes):
+            raise ValueError("y has no labelled row: -1 marks an unlabelled one.")
         unseen = np.setdiff1d(classes, self.classes_)
         if len(unseen):
             raise ValueError(
@@ -320,19 +347,27 @@ class DiscrepancyScorer(
         index = np.searchsorted(self.classes_, classes)[codes[known]]
         return Measured(views[known], self.centers_, index)
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        if self.encoder is not None and hasattr(self.encoder, "__sklearn_tags__"):
+            tags.target_tags.required = get_tags(self.encoder).target_tags.required
+        if self.n_clusters is None and _regularizer_clusters(self.encoder) is None:
+            tags.target_tags.required = True
+        return tags
+
     @property
     def _n_features_out(self):
         return len(self.centers_)
 
     def _n_clusters(self, estimator, n_rows: int) -> int:
         n_clusters = self.n_clusters
-        if n_clusters is None and estimator is not None:
-            regularizer = getattr(_find(estimator)[1], "regularizer", None)
-            n_clusters = getattr(regularizer, "n_clusters", None)
+        if n_clusters is None:
+            n_clusters = _regularizer_clusters(estimator)
         if n_clusters is None:
             raise ValueError(
-                "Without labels the centers are those of k-means clusters, and "
-                "n_clusters=None gives no number: set n_clusters, or pass y."
+                "DiscrepancyScorer requires y to be passed, but the target y is None; "
+                "or set n_clusters: without labels the centers are those of k-means "
+                "clusters, and n_clusters=None gives no number."
             )
         if n_clusters > n_rows:
             raise ValueError(f"n_clusters={n_clusters} exceeds n_samples={n_rows}.")
@@ -403,6 +438,15 @@ def _find(estimator: Any) -> tuple[list, Any]:
     )
 
 
+def _regularizer_clusters(estimator: Any) -> int | None:
+    """Return the number of clusters of an encoder's regularizer, if it has one."""
+    try:
+        encoder = _find(estimator)[1]
+    except ValueError:
+        return None
+    return getattr(getattr(encoder, "regularizer", None), "n_clusters", None)
+
+
 def _embed(estimator: Any, X: Any, n_views: int, seed: int) -> np.ndarray:
     """Return the views' unit vectors from a fitted encoder or pipeline."""
     before, encoder = _find(estimator)
@@ -415,38 +459,37 @@ def _loss(encoder: Any) -> Loss:
     return Loss(encoder.loss, encoder.temperature)
 
 
-def _encode(y: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _encode(rows: np.ndarray, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return classes and codes; beside unlabelled rows there must be two classes."""
     check_consistent_length(rows, y)
     classes, codes = encode_labels(y)
-    if not len(classes):
-        raise ValueError("y has no labelled row: -1 marks an unlabelled one.")
+    if (codes == UNLABELLED).any():
+        check_two_classes(classes, codes, "DiscrepancyScorer")
     return classes, codes
 
 
 def _cluster(
     means: np.ndarray, n_clusters: int, rng: np.random.RandomState
-) -> np.ndarray:
-    offset = means.mean(axis=0)
-    points = to_tensor(means - offset, torch.device("cpu"), torch.float64)
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return k-means centers, the exact means of their rows, and the rows' codes."""
     centers, _ = fit_kmeans(
-        points, n_clusters, 0, n_init=10, max_iter=300, tol=1e-4, random_state=rng
+        means,
+        n_clusters,
+        0,
+        n_init=10,
+        max_iter=300,
+        tol=1e-4,
+        device=torch.device("cpu"),
+        random_state=rng,
     )
-    return to_numpy(centers) + offset
+    codes = nearest(means, centers)
+    exact = theory.class_centers(means, codes, n_clusters)
+    return np.where(np.isnan(exact), centers, exact), codes
 
 
 def _means(views: np.ndarray) -> np.ndarray:
     """Return the positive means, float64."""
     return views.mean(axis=1, dtype=np.float64)
-
-
-def _distances(means: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """Return distances to the centers; a large common offset would cost digits."""
-    offset = centers.mean(axis=0)
-    return euclidean_distances(means - offset, centers - offset)
-
-
-def _nearest(means: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    return _distances(means, centers).argmin(axis=1)
 
 
 def _copy_input_attributes(scorer: BaseEstimator, encoder: BaseEstimator) -> None:

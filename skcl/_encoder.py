@@ -9,31 +9,34 @@ from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
+    _fit_context,
     clone,
 )
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from skcl import theory
-from skcl._labels import check_two_classes, encode_targets, hold_out
+from skcl._labels import check_two_classes, encode_labels, hold_out
 from skcl._model import CPU, Augmentation, Model
 from skcl._table import (
-    begin_fit,
     check_table,
     column_names,
     fit_scaler,
+    forget_fit,
     marginal_table,
     scale,
 )
 from skcl._torch import (
     draw_seed,
     gradients_enabled,
+    isolated_global_rng,
     make_generator,
     resolve_device,
     to_tensor,
 )
 from skcl._training import Objective, Stopping, Trainer, embed
+from skcl.augmentations import draw_views_by_row
 from skcl.losses import LOSSES
 from skcl.networks import Architecture
 
@@ -240,6 +243,7 @@ class ContrastiveEncoder(
         self.random_state = random_state
         self.verbose = verbose
 
+    @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y=None):
         """Learn the embedding.
 
@@ -263,11 +267,15 @@ class ContrastiveEncoder(
             loss needs labels and has fewer than two classes, or training diverges.
         """
         # Whatever can be refused is refused before training starts.
-        begin_fit(self)
+        forget_fit(self)
         self._check_combinations()
         device = resolve_device(self.device)
         X = check_table(self, X, reset=True, min_samples=2)
-        codes = self._encode(X, y)
+        codes = None
+        if self._uses_y():
+            classes, codes = self._encode(X, y)
+            check_two_classes(classes, codes, f"loss={self.loss!r}")
+            self.classes_ = classes
         rng = check_random_state(self.random_state)
         training, held_out = np.arange(len(X)), np.arange(0)
         if self.early_stopping:
@@ -275,13 +283,16 @@ class ContrastiveEncoder(
         regularizer = self._check_regularizer(len(training))
         seeds = Seeds(*(draw_seed(rng) for _ in Seeds._fields))
 
-        model = self._make_model(X[training], device)
-        with model.global_rng(seeds.weights, device), gradients_enabled():
+        # Torch's global generators are seeded for a user's code; ours needs none.
+        foreign = self._has_callables() or _is_foreign(regularizer)
+        with isolated_global_rng(seeds.weights, device, foreign), gradients_enabled():
+            generator = make_generator(seeds.weights, CPU)
+            model = self._make_model(X[training], device, generator)
             x = to_tensor(model.standardize(X), device, torch.float32)
             y = None if codes is None else to_tensor(codes, device, torch.int64)
-            model.build(make_generator(seeds.weights, CPU))
             trainer = self._make_trainer(model, regularizer, seeds)
-            self._try_callables(trainer, x[:2], None if y is None else y[:2])
+            if self._has_callables():
+                self._try_callables(trainer, x[:64], None if y is None else y[:64])
             stopping = None
             if self.early_stopping:
                 stopping = Stopping(
@@ -300,7 +311,7 @@ class ContrastiveEncoder(
 
         model.network.eval()
         self._model_ = model
-        self._views_seed = seeds.evaluation
+        self._views_seed_ = seeds.evaluation
         self.regularizer_ = regularizer
         self._set_history(history)
         return self
@@ -372,7 +383,7 @@ class ContrastiveEncoder(
         n_views = self.n_views if n_views is None else n_views
         if not isinstance(n_views, Integral) or n_views < 1:
             raise ValueError(f"n_views={n_views!r}: a positive integer is allowed.")
-        seed = self._views_seed
+        seed = self._views_seed_
         if random_state is not None:
             seed = draw_seed(check_random_state(random_state))
         X = check_table(self, X, reset=False)
@@ -397,13 +408,17 @@ class ContrastiveEncoder(
         float
             Higher is better.
         """
+        check_is_fitted(self)
+        codes = self._encode(X, y)[1] if self._uses_y() else None
         views = self.embed_views(X)
-        codes = self._encode(views, y, fitting=False)
-        if callable(self.loss):
-            z = torch.from_numpy(views)
-            codes = None if codes is None else torch.from_numpy(codes)
-            return -float(self.loss(z, self.temperature, codes))
-        return -theory.contrastive_loss(views, self.temperature, self.loss, codes)
+        if not callable(self.loss):
+            return -theory.contrastive_loss(views, self.temperature, self.loss, codes)
+        z = torch.from_numpy(views)
+        codes = None if codes is None else torch.from_numpy(codes)
+        loss = float(self.loss(z, self.temperature, codes))
+        if not np.isfinite(loss):
+            raise ValueError(f"The callable given as loss returned {loss}.")
+        return -loss
 
     def get_feature_names_out(self, input_features=None):
         """Return the names of the columns of transform.
@@ -445,25 +460,28 @@ class ContrastiveEncoder(
                 "'swap' it is a probability, in (0, 1]."
             )
 
-    def _encode(self, X, y, fitting=True):
-        """Return the codes of y, or None where the loss ignores it."""
-        if not self._uses_y():
-            return None
-        classes, codes = encode_targets(X, y, self.loss)
-        if fitting:
-            check_two_classes(classes, codes, self.loss)
-            self.classes_ = classes
-        return codes
+    def _encode(self, X, y):
+        """Return classes and codes of the labels that the loss uses."""
+        if y is None:
+            raise ValueError(
+                f"loss={self.loss!r} requires y to be passed, but the target y is "
+                "None. Mark unlabelled rows by y = -1."
+            )
+        check_consistent_length(X, y)
+        return encode_labels(y)
+
+    def _has_callables(self):
+        return any(map(callable, (self.loss, self.augmentation, self.backbone)))
 
     def _check_regularizer(self, n_training):
         """Return a clone of the regularizer, once its parameters are known to fit."""
-        regularizer = clone(self.regularizer, safe=False)
-        if isinstance(regularizer, BaseEstimator):
-            regularizer._validate_params()
-        if isinstance(regularizer, type):
+        if isinstance(self.regularizer, type):
             raise ValueError(
-                f"regularizer={regularizer!r} is a class: an instance is needed."
+                f"regularizer={self.regularizer!r} is a class: an instance is needed."
             )
+        regularizer = clone(self.regularizer, safe=False)
+        if hasattr(regularizer, "_parameter_constraints"):
+            regularizer._validate_params()
         n_clusters = getattr(regularizer, "n_clusters", None)
         if n_clusters is not None and n_clusters > n_training:
             raise ValueError(
@@ -472,26 +490,22 @@ class ContrastiveEncoder(
             )
         return regularizer
 
-    def _make_model(self, X, device):
+    def _make_model(self, X, device, generator):
         names = column_names(self)
         scaler = fit_scaler(X, names)
         kind, marginals = self.augmentation, None
         if kind in ("auto", "swap"):
             kind = "swap"
             marginals = marginal_table(scale(scaler, X, names))
-        return Model(
-            scaler,
-            names,
-            Architecture(
-                self.n_features_in_,
-                self.n_components,
-                self.projection_dim,
-                tuple(self.hidden_layer_sizes),
-                self.backbone,
-            ),
-            Augmentation(kind, self.corruption_rate, marginals),
-            device,
+        architecture = Architecture(
+            self.n_features_in_,
+            self.n_components,
+            self.projection_dim,
+            tuple(self.hidden_layer_sizes),
+            self.backbone,
         )
+        augmentation = Augmentation(kind, self.corruption_rate, marginals)
+        return Model(scaler, names, architecture, augmentation, device, generator)
 
     def _make_trainer(self, model, regularizer, seeds):
         loss = self._loss()
@@ -512,18 +526,23 @@ class ContrastiveEncoder(
         )
 
     def _try_callables(self, trainer, x, y):
-        """Run the user's callables on two rows, to name one that returns nonsense."""
-        if not any(map(callable, (self.loss, self.augmentation, self.backbone))):
-            return
+        """Run the user's callables on a few rows, to name one that returns nonsense."""
         view = trainer.augment(x, make_generator(0, x.device))
-        _check_shape("augmentation", view, x.shape)
+        _check_tensor("augmentation", view, x.shape)
+        alone = draw_views_by_row(trainer.augment, x, self.n_views, seed=0)
+        unchanged = x.cpu()[:, None].expand_as(alone)
+        if torch.allclose(alone, unchanged) and not torch.allclose(view, x):
+            raise ValueError(
+                "The callable given as augmentation changes rows of a batch, but no "
+                "row alone: it mixes rows. A view must be drawn of each row by itself."
+            )
         trainer.network.eval()
         with torch.no_grad():
             embedding = trainer.network.backbone(view)
-            _check_shape("backbone", embedding, (len(x), self.n_components))
+            _check_tensor("backbone", embedding, (len(x), self.n_components))
             z = embed(trainer.network, torch.stack([x, view], dim=1))
         loss = self._loss()(z.requires_grad_(), self.temperature, y)
-        _check_shape("loss", loss, ())
+        _check_tensor("loss", loss, ())
         if not loss.requires_grad:
             raise ValueError("The callable given as loss returned no gradient.")
 
@@ -564,13 +583,20 @@ class Seeds(NamedTuple):
     evaluation: int
 
 
-def _check_shape(parameter: str, output: torch.Tensor, expected: tuple) -> None:
+def _is_foreign(regularizer) -> bool:
+    """Whether a regularizer may draw from torch's global generators."""
+    return regularizer is not None and not getattr(
+        regularizer, "draws_from_generator_only", False
+    )
+
+
+def _check_tensor(parameter: str, output: torch.Tensor, expected: tuple) -> None:
     found = type(output).__name__
     if isinstance(output, torch.Tensor):
         if output.shape == expected and output.dtype == torch.float32:
             return
         found = f"{output.dtype} of shape {tuple(output.shape)}"
     raise ValueError(
-        f"The callable given as {parameter} must return a tensor of torch.float32, of "
-        f"shape {tuple(expected)} for two rows; it returned {found}."
+        f"The callable given as {parameter} must return a tensor of torch.float32, "
+        f"here of shape {tuple(expected)}; it returned {found}."
     )

@@ -6,7 +6,7 @@ import numpy as np
 from pandas import isna
 from pandas.api.types import is_extension_array_dtype
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 UNLABELLED = -1
@@ -36,9 +36,11 @@ def encode_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(y, list | tuple) or is_extension_array_dtype(y):
         y = np.asarray(y, dtype=object)  # else -1 becomes a string, an integer a float
     y = column_or_1d(y, warn=True)
-    for row in np.flatnonzero(isna(y)):
+    missing = np.flatnonzero(isna(y))
+    if len(missing):
+        row = missing[0]
         raise ValueError(
-            f"y[{row}] is {y[row]!r}: labels must not be missing. An unlabelled row is "
+            f"y[{row}] is {y[row]}: labels must not be missing. An unlabelled row is "
             "marked by the integer -1."
         )
     if y.dtype.kind in "OU":
@@ -67,24 +69,11 @@ def encode_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     return classes, codes
 
 
-def encode_targets(X: Any, y: Any, loss: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return classes and codes of the labels that a loss needs for the rows X."""
-    if y is None:
-        raise ValueError(
-            f"loss={loss!r} requires y to be passed, but the target y is None. Mark "
-            "unlabelled rows by y = -1."
-        )
-    check_consistent_length(X, y)
-    return encode_labels(y)
-
-
-def check_two_classes(classes: np.ndarray, codes: np.ndarray, loss: Any) -> None:
-    """Refuse labels that leave a loss nothing to tell apart."""
+def check_two_classes(classes: np.ndarray, codes: np.ndarray, user: str) -> None:
+    """Refuse labels of fewer than two classes; `user` is what needs them."""
     if len(classes) >= 2:
         return
-    message = (
-        f"loss={loss!r} needs labels of at least two classes; y has {classes.tolist()}."
-    )
+    message = f"{user} needs labels of at least two classes; y has {classes.tolist()}."
     if (codes == UNLABELLED).any():
         message += (
             " The label -1 marks an unlabelled row. If it is a class here, as in "

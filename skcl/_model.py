@@ -1,7 +1,6 @@
 """What an encoder has learned: rows in, embeddings and views out."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +20,7 @@ from skcl._torch import (
     weights_to_numpy,
 )
 from skcl.augmentations import draw_views_by_row, noise, swap
-from skcl.networks import Architecture
+from skcl.networks import Architecture, ContrastiveNetwork
 
 # Rows standardized at a time; a multiple of the block of the network.
 CHUNK = 32 * BLOCK
@@ -50,7 +49,7 @@ class Augmentation:
     def on(self, device: torch.device) -> Callable[[Tensor, Generator], Tensor]:
         """Return the function (x, generator) -> view, for tensors on the device."""
         if callable(self.kind):
-            return self.kind
+            return lambda x, generator: self.kind(x.clone(), generator)
         if self.kind == "noise":
             return partial(noise, rate=self.rate)
         marginals = torch.tensor(self.marginals, device=device)
@@ -74,6 +73,8 @@ class Model:
         How views are drawn.
     device : torch.device
         Where the network is.
+    generator : Generator
+        Source of the initial weights.
     """
 
     def __init__(
@@ -83,18 +84,14 @@ class Model:
         architecture: Architecture,
         augmentation: Augmentation,
         device: torch.device,
+        generator: Generator,
     ):
         self.scaler = scaler
         self.names = names
         self.architecture = architecture
         self.augmentation = augmentation
         self.device = device
-        self.network = None
-
-    def build(self, generator: Generator | None) -> None:
-        """Build the network; None leaves its weights to be loaded."""
-        network = self.architecture.build(generator)
-        self.network = network.to(self.device, torch.float32)
+        self.network = self._build(generator)
 
     def standardize(self, X: np.ndarray, first_row: int = 0) -> np.ndarray:
         """Return standardized rows, float32; errors count rows from first_row."""
@@ -122,14 +119,12 @@ class Model:
     def draw_views(self, x: Tensor, n_views: int, seed: int) -> Tensor:
         """Draw views of each standardized row, by the row alone, (n, V, d)."""
         augment = self.augmentation.on(CPU)
-        with self.global_rng(seed, CPU):
+        with isolated_global_rng(seed, CPU, callable(self.augmentation.kind)):
             return draw_views_by_row(augment, x, n_views, seed)
 
-    def global_rng(self, seed: int, device: torch.device) -> AbstractContextManager:
-        """Seed torch's global generators for a user's code; ours does without them."""
-        if callable(self.architecture.backbone) or callable(self.augmentation.kind):
-            return isolated_global_rng(seed, device)
-        return nullcontext()
+    def _build(self, generator: Generator | None) -> ContrastiveNetwork:
+        """Return the network; a generator of None leaves its weights to be loaded."""
+        return self.architecture.build(generator).to(self.device, torch.float32)
 
     @torch.no_grad()
     def _apply(self, method: str, x: np.ndarray) -> np.ndarray:
@@ -160,7 +155,8 @@ class Model:
             self.device = resolve_device(state["device"])
         except ValueError:
             self.device = CPU
-        with self.global_rng(0, self.device):
-            self.build(generator=None)
+        foreign = callable(self.architecture.backbone)
+        with isolated_global_rng(0, self.device, foreign):
+            self.network = self._build(generator=None)
         load_weights(self.network, state["network"])
         self.network.eval()

@@ -7,31 +7,32 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     ClusterMixin,
     TransformerMixin,
+    _fit_context,
 )
+from sklearn.cluster import kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
 from skcl._blocks import summed_products
-from skcl._kmeans import fit_kmeans, seed_centers
-from skcl._table import begin_fit, check_table
-from skcl._torch import resolve_device, seed_from, to_numpy, to_tensor
+from skcl._kmeans import exact_squared_distances, fit_kmeans, objective, refine_centers
+from skcl._table import check_table, forget_fit
+from skcl._torch import resolve_device, to_numpy, to_tensor
 from skcl.clustering import (
     entropic_relaxation,
-    hard_objective,
     refine,
     residual,
-    soft_assignment,
     spectral_relaxation,
     spectral_subspace,
+    squared_distances,
 )
 
 # Rounds of refinement of the centers at the start of an epoch: they follow the
@@ -76,8 +77,8 @@ class RelaxedKMeansRegularizer(
     relaxation : {"spectral", "entropic"}, default="entropic"
         The relaxation.
     temperature : float, default=0.1
-        τ, in squared units of the representation. Used by "entropic" and by
-        :meth:`predict_proba`.
+        τ, in squared units of the representation: unit vectors in an encoder; alone,
+        fit it to the scale of X. Used by "entropic" and by :meth:`predict_proba`.
     n_init : int, default=10
         Number of k-means++ starts, alone.
     max_iter : int, default=300
@@ -153,6 +154,9 @@ class RelaxedKMeansRegularizer(
         "random_state": ["random_state"],
     }
 
+    # Inside an encoder no global generator needs to be seeded for it.
+    draws_from_generator_only = True
+
     def __init__(
         self,
         n_clusters=8,
@@ -177,6 +181,8 @@ class RelaxedKMeansRegularizer(
     def start(self, means, generator, y=None):
         """Find subspace or centers from all rows' positive means, for one epoch.
 
+        The spectral subspace is that of all means, whatever their labels.
+
         Parameters
         ----------
         means : Tensor of shape (n, d)
@@ -184,8 +190,8 @@ class RelaxedKMeansRegularizer(
         generator : torch.Generator
             Source of the k-means++ starts.
         y : Tensor of shape (n,), default=None
-            Codes of the classes, -1 for an unlabelled row. A class's mean is where its
-            center starts, and its rows stay with it.
+            Codes of the classes, -1 for an unlabelled row, for "entropic": a class's
+            mean is where its center starts, and its rows stay with it.
 
         Returns
         -------
@@ -203,8 +209,9 @@ class RelaxedKMeansRegularizer(
     def penalty(self, means, state, y=None):
         """Return the relaxed k-means objective of the rows of a batch.
 
-        To the entropic one τ log K is added: it then bounds the squared internal
-        discrepancy from above.
+        "spectral": their mean squared distance to the subspace of all rows.
+        "entropic": the objective with the centers of all rows, and τ log K, with which
+        it bounds the squared internal discrepancy from above.
 
         Parameters
         ----------
@@ -227,6 +234,7 @@ class RelaxedKMeansRegularizer(
         )
         return objective + self.temperature * math.log(len(state.centers))
 
+    @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y=None):
         """Cluster a representation.
 
@@ -248,41 +256,43 @@ class RelaxedKMeansRegularizer(
             If a parameter is out of range, a value of X is not finite, or n_clusters
             exceeds the number of rows.
         """
-        begin_fit(self)
+        forget_fit(self)
         device = resolve_device(self.device)
-        X = check_table(self, X, reset=True)
+        X = check_table(self, X, reset=True).astype(np.float64, copy=False)
         if len(X) < self.n_clusters:
             raise ValueError(
                 f"n_samples={len(X)} should be >= n_clusters={self.n_clusters}."
             )
-        # Centered first: distances lose their digits in a large common offset.
-        offset = X.mean(axis=0, dtype=np.float64)
-        points = to_tensor(X - offset, device, torch.float64)
-        options = {
+        options = {"max_iter": self.max_iter, "tol": self.tol, "device": device}
+        starts = {
             "n_init": self.n_init,
-            "max_iter": self.max_iter,
-            "tol": self.tol,
             "random_state": check_random_state(self.random_state),
         }
         if self.relaxation == "entropic":
-            centers, self.n_iter_ = fit_kmeans(
-                points, self.n_clusters, self.temperature, **options
+            self.cluster_centers_, self.n_iter_ = fit_kmeans(
+                X, self.n_clusters, self.temperature, **options, **starts
             )
-            relaxed = entropic_relaxation(points, centers, self.temperature)
         else:
-            centers, self.n_iter_ = self._round(points, options)
+            self.cluster_centers_, self.n_iter_ = self._round(X, options, starts)
+        squared = exact_squared_distances(X, self.cluster_centers_)
+        self.labels_ = squared.argmin(axis=1).astype(np.int32)
+        self.inertia_ = objective(squared, 0)
+        if self.relaxation == "entropic":
+            self.relaxed_inertia_ = objective(squared, self.temperature)
+        else:
+            points = to_tensor(X - X.mean(axis=0), device, torch.float64)
             relaxed = spectral_relaxation(points, self.n_clusters)
-        self._offset_ = offset
-        self.cluster_centers_ = to_numpy(centers) + offset
-        self.labels_ = self._nearest(X)
-        self.inertia_ = hard_objective(points, centers).item() * len(X)
-        self.relaxed_inertia_ = min(relaxed.item() * len(X), self.inertia_)
+            self.relaxed_inertia_ = relaxed.item() * len(X)
         n_found = len(np.unique(self.labels_))
         if n_found < self.n_clusters:
             warnings.warn(
                 f"Only {n_found} of n_clusters={self.n_clusters} clusters have rows: "
-                "there are fewer distinct rows, or temperature="
-                f"{self.temperature} is high for the scale of X.",
+                "there are fewer distinct rows"
+                + (
+                    f", or temperature={self.temperature} is high for the scale of X."
+                    if self.relaxation == "entropic"
+                    else "."
+                ),
                 ConvergenceWarning,
                 stacklevel=2,
             )
@@ -300,9 +310,15 @@ class RelaxedKMeansRegularizer(
         -------
         ndarray of int, of shape (n_samples,)
             Indices into cluster_centers_.
+
+        Raises
+        ------
+        NotFittedError
+            Before fit.
+        ValueError
+            If the columns differ from those of fit, or a value is not finite.
         """
-        check_is_fitted(self, "cluster_centers_")
-        return self._nearest(check_table(self, X, reset=False))
+        return self._squared_distances(X).argmin(axis=1).astype(np.int32)
 
     def predict_proba(self, X):
         """Return the soft assignment, exp(-‖x - c_k‖²/τ) normalized over the clusters.
@@ -316,13 +332,15 @@ class RelaxedKMeansRegularizer(
         -------
         ndarray of shape (n_samples, n_clusters)
             Rows that sum to 1.
+
+        Raises
+        ------
+        NotFittedError
+            Before fit.
+        ValueError
+            If the columns differ from those of fit, or a value is not finite.
         """
-        check_is_fitted(self, "cluster_centers_")
-        X = check_table(self, X, reset=False)
-        cpu = torch.device("cpu")
-        points = to_tensor(X - self._offset_, cpu, torch.float64)
-        centers = to_tensor(self.cluster_centers_ - self._offset_, cpu, torch.float64)
-        return to_numpy(soft_assignment(points, centers, self.temperature))
+        return softmax(-self._squared_distances(X) / self.temperature, axis=1)
 
     def transform(self, X):
         """Return the distance of each row to each center, as KMeans does.
@@ -336,10 +354,18 @@ class RelaxedKMeansRegularizer(
         -------
         ndarray of shape (n_samples, n_clusters)
             Euclidean distances, of the dtype of X.
+
+        Raises
+        ------
+        NotFittedError
+            Before fit.
+        ValueError
+            If the columns differ from those of fit, or a value is not finite.
         """
         check_is_fitted(self, "cluster_centers_")
         X = check_table(self, X, reset=False)
-        return self._distances(X).astype(X.dtype, copy=False)
+        distances = np.sqrt(exact_squared_distances(X, self.cluster_centers_))
+        return distances.astype(X.dtype, copy=False)
 
     def score(self, X, y=None):
         """Return minus the sum of squared distances to the nearest centers, as KMeans.
@@ -355,53 +381,61 @@ class RelaxedKMeansRegularizer(
         -------
         float
             At most 0; higher is better.
+
+        Raises
+        ------
+        NotFittedError
+            Before fit.
+        ValueError
+            If the columns differ from those of fit, or a value is not finite.
         """
-        check_is_fitted(self, "cluster_centers_")
-        X = check_table(self, X, reset=False)
-        nearest = self.cluster_centers_[self._nearest(X)]
-        return -float(((X - nearest) ** 2).sum())
+        return -objective(self._squared_distances(X), 0)
 
     def _seeds(self, means: Tensor, generator: Generator, y: Tensor | None) -> Tensor:
         """One center a class, then k-means++ among the unlabelled rows."""
-        if y is None:
-            return seed_centers(means, self.n_clusters, seed_from(generator))
-        n_classes = int(y.max()) + 1
-        classes = torch.arange(n_classes, device=y.device)
-        member = (y[:, None] == classes).to(means)  # (n, n_classes)
-        sums = summed_products(member, means)
-        size = summed_products(member, torch.ones_like(means[:, :1]))
-        seeds = sums / size.clamp_min(1)
-        unlabelled = means[y < 0]
+        n_classes = 0 if y is None else int(y.max()) + 1
+        seeds, unlabelled, weight = means[:0], means, None
+        if n_classes:
+            classes = torch.arange(n_classes, device=y.device)
+            member = (y[:, None] == classes).to(means)  # (n, n_classes)
+            size = summed_products(member, torch.ones_like(means[:, :1]))
+            seeds = summed_products(member, means) / size.clamp_min(1)
+            unlabelled = means[y < 0]
+            # By k-means++ itself, the next seed lies far from those there are.
+            weight = to_numpy(squared_distances(unlabelled, seeds).min(dim=1).values)
+            weight += np.finfo(weight.dtype).tiny
         n_free = min(self.n_clusters - n_classes, len(unlabelled))
         if n_free <= 0:
             return seeds
-        free = seed_centers(unlabelled, n_free, seed_from(generator))
-        return torch.cat([seeds, free])
-
-    def _round(self, points: Tensor, options: dict) -> tuple[Tensor, int]:
-        """Turn the spectral solution into a partition, and that into centers."""
-        mean, directions = spectral_subspace(points, self.n_clusters)
-        if directions.shape[1] == 0:  # one cluster
-            return mean[None], 1
-        inside = (points - mean) @ directions
-        seeds, n_iter = fit_kmeans(inside, self.n_clusters, 0, **options)
-        centers = mean + seeds @ directions.T
-        centers, refined = refine(
-            points, centers, 0, max_iter=self.max_iter, tol=self.tol
+        # One seed for all epochs: as the means move little, so do the starts.
+        free, _ = kmeans_plusplus(
+            to_numpy(unlabelled),
+            n_free,
+            sample_weight=weight,
+            random_state=generator.initial_seed() % 2**32,
         )
-        return centers, n_iter + refined
+        return torch.cat([seeds, to_tensor(free, means.device, means.dtype)])
+
+    def _round(self, X: np.ndarray, options: dict, starts: dict):
+        """Turn the spectral solution into a partition, and that into centers."""
+        mean = X.mean(axis=0)
+        points = to_tensor(X - mean, options["device"], torch.float64)
+        directions = to_numpy(spectral_subspace(points, self.n_clusters)[1])
+        seeds = np.zeros((1, 0))  # of one cluster, whose subspace is a point
+        if self.n_clusters > 1:
+            inside = (X - mean) @ directions
+            seeds, _ = fit_kmeans(inside, self.n_clusters, 0, **options, **starts)
+        return refine_centers(X, mean + seeds @ directions.T, 0, **options)
 
     @property
     def _n_features_out(self):
         return len(self.cluster_centers_)
 
-    def _distances(self, X: np.ndarray) -> np.ndarray:
-        return euclidean_distances(
-            X - self._offset_, self.cluster_centers_ - self._offset_
+    def _squared_distances(self, X) -> np.ndarray:
+        check_is_fitted(self, "cluster_centers_")
+        return exact_squared_distances(
+            check_table(self, X, reset=False), self.cluster_centers_
         )
-
-    def _nearest(self, X: np.ndarray) -> np.ndarray:
-        return self._distances(X).argmin(axis=1).astype(np.int32)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

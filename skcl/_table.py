@@ -15,9 +15,8 @@ MAX_VALUE = 1e150
 MAX_DEVIATION = 1e15
 
 
-def begin_fit(estimator: BaseEstimator) -> None:
-    """Validate the parameters, then forget an earlier fit."""
-    estimator._validate_params()
+def forget_fit(estimator: BaseEstimator) -> None:
+    """Delete what an earlier fit has set: the attributes whose names end in "_"."""
     for name in [name for name in vars(estimator) if name.endswith("_")]:
         delattr(estimator, name)
 
@@ -48,7 +47,9 @@ def check_table(
     ValueError, TypeError
         As scikit-learn has them, followed by the column and the value.
     """
-    for name, kind in _unsupported_columns(X):
+    unsupported = next(_unsupported_columns(X), None)
+    if unsupported is not None:
+        name, kind = unsupported
         raise ValueError(
             f"Column {name!r} holds {kind} values; {type(estimator).__name__} takes "
             "numbers and booleans. Encode it first, with OneHotEncoder in a "
@@ -91,8 +92,10 @@ def fit_scaler(X: np.ndarray, names: Sequence) -> Pipeline:
     """
     scaler = make_pipeline(StandardScaler(with_std=False), StandardScaler())
     scaler.fit(X.astype(np.float64, copy=False))
-    span = np.ptp(X, axis=0)
-    for j in np.flatnonzero((scaler[-1].var_ == 0) & (span > 0)):
+    span = X.max(axis=0).astype(np.float64) - X.min(axis=0)
+    lost = np.flatnonzero((scaler[-1].var_ == 0) & (span > 0))
+    if len(lost):
+        j = lost[0]
         raise ValueError(
             f"Column {names[j]!r} cannot be standardized: its values lie within "
             f"{span[j]:.3g}, and their variance vanishes in rounding. Rescale it."
@@ -106,7 +109,9 @@ def scale(
     """Return standardized rows, float32; refuse a value too large for the network."""
     with np.errstate(over="ignore"):  # refused below
         scaled = scaler.transform(X.astype(np.float64, copy=False))
-    for row, j in np.argwhere(~(np.abs(scaled) < MAX_DEVIATION)):
+    far = ~(np.abs(scaled) < MAX_DEVIATION)
+    if far.any():
+        row, j = np.argwhere(far)[0]
         raise ValueError(
             f"Column {names[j]!r}, row {first_row + row}: {X[row, j]!r} lies "
             f"{abs(scaled[row, j]):.3g} standard deviations from the mean of the "

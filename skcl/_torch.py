@@ -57,12 +57,17 @@ _GLOBAL_RNG = RLock()
 
 
 @contextmanager
-def isolated_global_rng(seed: int, device: torch.device) -> Iterator[None]:
+def isolated_global_rng(
+    seed: int, device: torch.device, enabled: bool
+) -> Iterator[None]:
     """Seed torch's global generators inside, and put them back afterwards.
 
     For code that knows no other: the initialization and the dropout of a user's own
     module. One thread at a time is let in.
     """
+    if not enabled:
+        yield
+        return
     devices = [device] if device.type == "cuda" else []
     with _GLOBAL_RNG, torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

@@ -32,7 +32,7 @@ class Objective:
     weight: float = 0.0
 
     def weight_at(self, progress: float) -> float:
-        """Return the penalty's weight when this share of training is done."""
+        """Return the penalty's weight in the epoch that ends at this share of all."""
         begin, end = RAMP
         return self.weight * min(max((progress - begin) / (end - begin), 0.0), 1.0)
 
@@ -88,7 +88,8 @@ class History:
 
     def append(self, parts: Tensor, weight: float, epoch: int) -> None:
         """Add the batches' mean loss parts; parts (n_batches, 2) must be finite."""
-        for batch, part in (~parts.isfinite()).nonzero().tolist():
+        if not parts.isfinite().all():
+            batch, part = (~parts.isfinite()).nonzero()[0].tolist()
             raise ValueError(
                 f"The {('contrastive loss', 'regularizer')[part]} became "
                 f"{parts[batch, part].item()} in epoch {epoch + 1}, batch {batch + 1}. "
@@ -146,9 +147,9 @@ class Trainer:
         """Run up to max_iter epochs; with `stopping`, put the best weights back."""
         history = History()
         means = None if self.objective.regularizer is None else self._positive_means(x)
-        progress = tqdm(range(max_iter), disable=not verbose, desc="ContrastiveEncoder")
+        progress = tqdm(range(max_iter), disable=not verbose, desc="epochs")
         for epoch in progress:
-            weight = self.objective.weight_at(epoch / max_iter)
+            weight = self.objective.weight_at((epoch + 1) / max_iter)
             state = None
             if means is not None:
                 state = self.objective.regularizer.start(
@@ -226,7 +227,10 @@ class Trainer:
             z = embed(self.network, held_out.views[rows])
             contrastive, penalty = self.objective.parts(z, y, state)
             scores.append(-(contrastive + weight * penalty).item())
-        return sum(scores) / n_batches
+        score = sum(scores) / n_batches
+        if not math.isfinite(score):
+            raise ValueError(f"The score of the held-out rows is {score}. {REMEDY}")
+        return score
 
     def _check_finite_weights(self) -> None:
         for name, value in self.network.named_parameters():

@@ -23,15 +23,18 @@ def squared_distances(points: Tensor, centers: Tensor) -> Tensor:
     return (norms - 2 * products).clamp_min(0)
 
 
+def assign(points: Tensor, centers: Tensor, temperature: float) -> Tensor:
+    """Return the share of each cluster in each point, (n, K).
+
+    exp(-‖m_i - c_k‖²/τ), normalized over the clusters; the nearest alone if τ = 0.
+    """
+    return _assign(squared_distances(points, centers), temperature)
+
+
 def hard_objective(points: Tensor, centers: Tensor) -> Tensor:
     """Return the k-means objective, mean_i min_k ‖m_i - c_k‖²."""
     nearest = centers[squared_distances(points, centers).argmin(dim=1)]
     return mean((points - nearest).square().sum(dim=1))
-
-
-def soft_assignment(points: Tensor, centers: Tensor, temperature: float) -> Tensor:
-    """Return exp(-‖m_i - c_k‖²/τ), normalized over the clusters, (n, K)."""
-    return (-squared_distances(points, centers) / temperature).softmax(dim=1)
 
 
 def entropic_relaxation(
@@ -181,12 +184,9 @@ def refine(
     n_iter = 0
     for n_iter in range(1, max_iter + 1):  # noqa: B007
         squared = squared_distances(points, centers) + forbidden
-        if temperature > 0:
-            assigned = (-squared / temperature).softmax(dim=1)  # (n, K)
-        else:
-            assigned = torch.nn.functional.one_hot(squared.argmin(dim=1), len(centers))
-        mass = summed_products(assigned.to(points), torch.ones_like(points[:, :1]))
-        sums = summed_products(assigned.to(points), points)
+        assigned = _assign(squared, temperature).to(points)  # (n, K)
+        mass = summed_products(assigned, torch.ones_like(points[:, :1]))
+        sums = summed_products(assigned, points)
         tiny = torch.finfo(points.dtype).tiny
         moved = torch.where(mass > tiny, sums / mass.clamp_min(tiny), centers)
         shift = (moved - centers).square().sum(dim=1).sum().item()
@@ -194,6 +194,12 @@ def refine(
         if shift <= tol * variance:
             break
     return centers, n_iter
+
+
+def _assign(squared: Tensor, temperature: float) -> Tensor:
+    if temperature == 0:
+        return torch.nn.functional.one_hot(squared.argmin(dim=1), squared.shape[1])
+    return (-squared / temperature).softmax(dim=1)
 
 
 def _mean_point(points: Tensor) -> Tensor:

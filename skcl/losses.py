@@ -5,14 +5,15 @@ views of each of n rows, unit vectors z_iv; anchors are all n V of them. A mean 
 positives leaves the anchor itself out, and so does every sum over negatives: these
 are the estimates that a mini-batch gives. The exact losses of a whole set of rows,
 of which the bounds speak, are in :mod:`skcl.theory`. An anchor without a positive
-(V = 1), and one without a negative, contributes nothing.
+contributes nothing; a mean over no negatives is 0.
 
 Two attributes tell a trainer what to do with a loss:
 
 - ``uses_y``: whether it reads ``y`` (n,), integer classes with -1 for an unlabelled
   row;
-- ``discrepancy_weight(temperature)``: the factor with which the squared internal
-  discrepancy enters its bound on the supervised loss it incurs.
+- ``discrepancy_weight(temperature)``: the unit of a regularizer's weight. It is the
+  factor with which the squared internal discrepancy enters the loss's bound on the
+  supervised loss it incurs; "supcon", whose bound lacks that term, has InfoNCE's.
 """
 
 import math
@@ -158,7 +159,7 @@ def spectral(
     Returns
     -------
     Tensor of shape ()
-        The loss.
+        The loss; 0 if V = 1.
 
     References
     ----------
@@ -174,7 +175,9 @@ def spectral(
     -2.0
     """
     n, V, _ = z.shape
-    loss = -2 * mean(_mean_positive(z).mean(dim=1)) if V > 1 else _nothing(z)
+    if V < 2:
+        return _nothing(z)
+    loss = -2 * mean(_mean_positive(z).mean(dim=1))
     if n == 1:
         return loss
     anchors = z.flatten(0, 1)  # (nV, d)

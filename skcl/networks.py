@@ -8,31 +8,32 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.utils import skip_init
 
-from skcl._blocks import apply_in_blocks, product
+from skcl._blocks import BLOCK, apply_in_blocks, product
 
 
 class ContrastiveNetwork(nn.Module):
     """A backbone, whose output is the embedding, and a projection head above it.
 
     Both are applied to blocks of rows, so that no sum over the rows of a batch in a
-    gradient depends on the number of threads.
+    gradient depends on the number of threads; but a backbone that may normalize over
+    the batch sees it whole in training.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module):
+    def __init__(self, backbone: nn.Module, head: nn.Module, whole_batches: bool):
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.whole_batches = whole_batches
 
     def embed(self, x: Tensor) -> Tensor:
         """Return the embedding, (n, n_components)."""
+        if self.training and self.whole_batches:
+            return self.backbone(x)
         return apply_in_blocks(self.backbone, x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return unit vectors, (n, projection_dim); a zero vector stays zero."""
-        return apply_in_blocks(self._project, x)
-
-    def _project(self, x: Tensor) -> Tensor:
-        projected = self.head(self.backbone(x))
+        projected = apply_in_blocks(self.head, self.embed(x))
         return nn.functional.normalize(projected, dim=-1, eps=1e-6)
 
 
@@ -69,15 +70,16 @@ class Architecture:
             backbone = mlp((self.n_features, *hidden, self.n_components), generator)
         width = max(self.n_components, self.projection_dim)
         head = (self.n_components, width, self.projection_dim)
-        return ContrastiveNetwork(backbone, mlp(head, generator))
+        head = mlp(head, generator)
+        return ContrastiveNetwork(backbone, head, whole_batches=callable(self.backbone))
 
 
 class Linear(nn.Linear):
-    """A linear layer, also of width 1, whose gradient no thread count changes."""
+    """A linear layer of any width whose bits no thread count changes."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x Wᵀ + b."""
-        if 1 in self.weight.shape:
+        if 1 in self.weight.shape or max(self.weight.shape) > BLOCK:
             return product(x, self.weight.T) + self.bias
         return super().forward(x)
 

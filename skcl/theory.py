@@ -22,6 +22,8 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import logsumexp
 
+LOSSES = ("infonce", "supcon", "spectral", "logistic")
+
 # Entries of one block of the matrix of all pairs: 32 MiB in float64.
 _BLOCK_SIZE = 2**22
 
@@ -43,6 +45,11 @@ def class_centers(means, y, n_classes=None):
     array of shape (K, d)
         The centers; NaN for a class without rows.
 
+    Raises
+    ------
+    ValueError
+        If y holds a negative code.
+
     Examples
     --------
     >>> from skcl.theory import class_centers
@@ -50,7 +57,7 @@ def class_centers(means, y, n_classes=None):
     array([[1.],
            [5.]])
     """
-    means, y = np.asarray(means, dtype=np.float64), np.asarray(y)
+    means, y = np.asarray(means, dtype=np.float64), _check_codes(y)
     n_classes = y.max() + 1 if n_classes is None else n_classes
     centers = np.full((n_classes, means.shape[1]), np.nan)
     for k in np.unique(y):
@@ -75,6 +82,11 @@ def internal_discrepancy(means, centers, y):
     array of shape (n,)
         The discrepancies; between 0 and 2 for means of unit vectors.
 
+    Raises
+    ------
+    ValueError
+        If y holds a negative code.
+
     Examples
     --------
     >>> from skcl.theory import internal_discrepancy
@@ -82,7 +94,7 @@ def internal_discrepancy(means, centers, y):
     array([1., 1., 0.])
     """
     means = np.asarray(means, dtype=np.float64)
-    return np.linalg.norm(means - np.asarray(centers)[np.asarray(y)], axis=1)
+    return np.linalg.norm(means - np.asarray(centers)[_check_codes(y)], axis=1)
 
 
 def relative_discrepancy(means, centers, y, rounding=2.0**-23):
@@ -108,6 +120,11 @@ def relative_discrepancy(means, centers, y, rounding=2.0**-23):
     -------
     float
         The share; lower is better.
+
+    Raises
+    ------
+    ValueError
+        If y holds a negative code.
 
     Examples
     --------
@@ -147,6 +164,11 @@ def contrastive_loss(views, temperature, loss="infonce", y=None):
     float
         The loss.
 
+    Raises
+    ------
+    ValueError
+        If the loss is unknown.
+
     Examples
     --------
     >>> import numpy as np
@@ -156,6 +178,7 @@ def contrastive_loss(views, temperature, loss="infonce", y=None):
     >>> round(contrastive_loss(views, temperature=0.5), 10)
     -0.497661758
     """
+    _check_loss(loss)
     views = np.asarray(views, dtype=np.float64)
     means = views.mean(axis=1)
     if loss == "spectral":
@@ -203,6 +226,11 @@ def incurred_loss(views, y, temperature, loss="infonce", centers=None):
     float
         The loss. For "infonce", -log K at the least and 0 for a constant encoder.
 
+    Raises
+    ------
+    ValueError
+        If the loss is unknown, or y holds a negative code.
+
     Examples
     --------
     >>> import numpy as np
@@ -212,7 +240,8 @@ def incurred_loss(views, y, temperature, loss="infonce", centers=None):
     >>> round(incurred_loss(views, [0, 0, 1], temperature=0.5), 10)
     -0.5784327465
     """
-    views, y = np.asarray(views, dtype=np.float64), np.asarray(y)
+    _check_loss(loss)
+    views, y = np.asarray(views, dtype=np.float64), _check_codes(y)
     if centers is None:
         centers = class_centers(views.mean(axis=1), y)
     priors = np.bincount(y, minlength=len(centers)) / len(y)
@@ -228,7 +257,7 @@ def incurred_loss(views, y, temperature, loss="infonce", centers=None):
     return float(np.mean(partition - own[..., 0] / temperature))
 
 
-def upper_bound(contrastive_loss, discrepancy, temperature, loss="infonce"):
+def upper_bound(contrastive, discrepancy, temperature, loss="infonce"):
     """Return the upper bound on the incurred loss.
 
     With Δ₁ and Δ₂² the means of the discrepancy and of its square, L the contrastive
@@ -241,7 +270,7 @@ def upper_bound(contrastive_loss, discrepancy, temperature, loss="infonce"):
 
     Parameters
     ----------
-    contrastive_loss : float
+    contrastive : float
         L, from :func:`contrastive_loss`.
     discrepancy : array of shape (n,)
         From :func:`internal_discrepancy`.
@@ -255,12 +284,18 @@ def upper_bound(contrastive_loss, discrepancy, temperature, loss="infonce"):
     float
         The bound.
 
+    Raises
+    ------
+    ValueError
+        If the loss is unknown.
+
     Examples
     --------
     >>> from skcl.theory import upper_bound
     >>> upper_bound(-0.5, [0.1, 0.3], temperature=0.5)
     -0.4
     """
+    _check_loss(loss)
     discrepancy = np.asarray(discrepancy, dtype=np.float64)
     first, second = discrepancy.mean(), (discrepancy**2).mean()
     slack = {
@@ -269,10 +304,24 @@ def upper_bound(contrastive_loss, discrepancy, temperature, loss="infonce"):
         "logistic": (first + second) / (2 * temperature),
         "supcon": 0.0,
     }
-    return float(contrastive_loss + slack[loss])
+    return float(contrastive + slack[loss])
 
 
-def _blocks(anchors: np.ndarray) -> Iterator[np.ndarray]:
+def _check_loss(loss: str) -> None:
+    if loss not in LOSSES:
+        raise ValueError(f"loss={loss!r}: allowed are {LOSSES}.")
+
+
+def _check_codes(y: np.ndarray) -> np.ndarray:
+    y = np.asarray(y)
+    if y.min() < 0:
+        raise ValueError(
+            f"y holds {y.min()}: classes are 0 … K - 1. Leave unlabelled rows out."
+        )
+    return y
+
+
+def _anchor_blocks(anchors: np.ndarray) -> Iterator[np.ndarray]:
     """Yield anchors so few at a time that their products with all stay small."""
     n_rows = max(_BLOCK_SIZE // len(anchors), 1)
     for start in range(0, len(anchors), n_rows):
@@ -283,7 +332,7 @@ def _log_partition(views: np.ndarray, temperature: float) -> np.ndarray:
     """Return log E_b exp(z_a·z_b / t) of each anchor, (nV,)."""
     anchors = views.reshape(-1, views.shape[2])
     parts = []
-    for block in _blocks(anchors):
+    for block in _anchor_blocks(anchors):
         similarity = block @ anchors.T
         similarity /= temperature
         largest = similarity.max(axis=1)
@@ -298,7 +347,7 @@ def _logistic_loss(views: np.ndarray, temperature: float) -> float:
     V = views.shape[1]
     positives = (views @ views.transpose(0, 2, 1)).reshape(-1, V)  # (nV, V)
     total, start = 0.0, 0
-    for block in _blocks(anchors):
+    for block in _anchor_blocks(anchors):
         negatives = block @ anchors.T
         for v in range(V):
             positive = positives[start : start + len(block), v, None]

@@ -9,10 +9,10 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 from skcl.clustering import (
+    assign,
     entropic_relaxation,
     refine,
     residual,
-    soft_assignment,
     spectral_relaxation,
     spectral_subspace,
     squared_distances,
@@ -117,11 +117,13 @@ def test_entropic_pull_stops_at_the_center():
     assert not M.grad.any()
 
 
-def test_soft_assignment_is_minus_the_derivative_by_squared_distance():
+def test_soft_assignment_equals_its_formula_and_tends_to_the_nearest():
     M, C = torch.tensor(random_points(6, 2, 0)), torch.tensor(random_points(3, 2, 1))
     weights = torch.exp(-squared_distances(M, C) / 0.5)
     expected = weights / weights.sum(dim=1, keepdim=True)
-    torch.testing.assert_close(soft_assignment(M, C, 0.5), expected)
+    torch.testing.assert_close(assign(M, C, 0.5), expected)
+    nearest = assign(M, C, 0)
+    torch.testing.assert_close(nearest.to(M), assign(M, C, 1e-9))
 
 
 @pytest.mark.parametrize("seed", range(4))

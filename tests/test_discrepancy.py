@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier
+from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
 
 from skcl import DiscrepancyScorer, RelaxedKMeansRegularizer, theory
+from skcl._torch import draw_seed
 
 TERMS = (
     "discrepancy",
@@ -65,7 +68,7 @@ def test_terms_are_those_of_the_theory(term, loss, imbalanced, make_encoder):
     encoder = make_encoder(loss=loss).fit(X, y)
     scorer = DiscrepancyScorer(FrozenEstimator(encoder), term=term, random_state=0)
     scorer.fit(X, y)
-    views = encoder.embed_views(X, 8, random_state=scorer._views_seed).astype(float)
+    views = encoder.embed_views(X, 8, random_state=scorer._views_seed_).astype(float)
     means = views.mean(axis=1)
     centers = theory.class_centers(means, y)
     np.testing.assert_allclose(scorer.centers_, centers)
@@ -163,6 +166,48 @@ def test_labels_refused_at_score(rows):
         DiscrepancyScorer(n_clusters=2).fit(rows).score(rows, y)
     # A batch that lacks a class is scored by the classes it has.
     assert np.isfinite(scorer.score(rows[y == 1], y[y == 1]))
+
+
+@pytest.mark.parametrize(
+    ("params", "y"),
+    [
+        ({"encoder": "good"}, None),
+        ({"encoder": "good", "n_clusters": 500}, None),
+        ({"encoder": "scaler"}, np.zeros(240)),
+    ],
+)
+def test_refused_before_the_encoder_is_trained(params, y, imbalanced, make_encoder):
+    calls = []
+
+    def backbone(n_in, n_out):
+        calls.append(None)
+
+    encoders = {"good": make_encoder(backbone=backbone), "scaler": StandardScaler()}
+    params = params | {"encoder": encoders[params["encoder"]]}
+    with pytest.raises(ValueError, match=r"n_clusters|embed_views"):
+        DiscrepancyScorer(**params).fit(imbalanced[0], y)
+    assert not calls
+
+
+def test_the_trap_of_minus_one_as_a_class(imbalanced, make_encoder):
+    X, y = imbalanced
+    signs = np.where(y == 0, -1, 1)
+    encoder = make_encoder().fit(X)
+    with pytest.raises(ValueError, match="LabelEncoder"):
+        DiscrepancyScorer()(encoder, X, signs)
+    with pytest.raises(ValueError, match="LabelEncoder"):
+        DiscrepancyScorer().fit(X, signs)
+
+
+def test_clusters_of_held_out_rows_have_exact_means(imbalanced, make_encoder):
+    """Of which the bound speaks: any other center would lie farther."""
+    X, _ = imbalanced
+    encoder = make_encoder().fit(X)
+    scorer = DiscrepancyScorer(term="squared_discrepancy", n_clusters=4)
+    views = encoder.embed_views(X, 8, random_state=draw_seed(check_random_state(0)))
+    means = views.mean(axis=1, dtype=float)
+    kmeans = KMeans(4, n_init=10, random_state=0).fit(means)
+    assert -scorer(encoder, X) == pytest.approx(kmeans.inertia_ / len(X), rel=0.02)
 
 
 def test_refused_as_scoring(imbalanced, make_encoder):

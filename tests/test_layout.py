@@ -38,7 +38,7 @@ TOOLS = {
     "theory": {"numpy", "scipy"},
     "datasets": {"numpy", "pandas", "sklearn"},
     "_torch": {"numpy", "torch"},
-    "_kmeans": {"numpy", "sklearn", "torch"},
+    "_kmeans": {"numpy", "scipy", "sklearn", "torch"},
     "_labels": {"numpy", "pandas", "sklearn"},
     "_model": {"numpy", "sklearn", "torch"},
     "_table": {"numpy", "pandas", "sklearn"},

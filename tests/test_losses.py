@@ -167,9 +167,8 @@ def test_single_views_have_no_positive(name):
     value = LOSSES[name](z, 0.5, torch.full((4,), -1))
     value.backward()
     assert z.grad.isfinite().all()
-    if name != "spectral":  # whose negatives need no positive
-        assert value.item() == 0
-        assert not z.grad.any()
+    assert value.item() == 0
+    assert not z.grad.any()
 
 
 def test_supcon_leaves_out_the_anchor_without_a_positive():

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 import skops.io
 from sklearn.base import clone, is_classifier
 from sklearn.compose import ColumnTransformer
@@ -91,8 +92,10 @@ def test_halving_search(imbalanced, make_encoder):
         scoring=DiscrepancyScorer(),
         cv=3,
         random_state=0,
+        error_score="raise",
     ).fit(X, y)
-    assert search.best_params_["contrastiveencoder__temperature"] in (0.1, 0.5, 1.0)
+    assert search.n_iterations_ > 1
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
 def test_cross_val_score_by_the_encoders_own_score(imbalanced, make_encoder):
@@ -124,3 +127,17 @@ def test_a_whole_pipeline_saves_with_skops(imbalanced, make_encoder, tmp_path):
     assert all(name.startswith("skcl.") for name in untrusted)
     loaded = skops.io.load(tmp_path / "pipeline.skops", trusted=untrusted)
     np.testing.assert_array_equal(loaded.predict_proba(X), pipeline.predict_proba(X))
+
+
+def test_metadata_routing_with_the_scorer(imbalanced, make_encoder):
+    X, y = imbalanced
+    with sklearn.config_context(enable_metadata_routing=True):
+        head = classifier().set_fit_request(sample_weight=True)
+        search = GridSearchCV(
+            make_pipeline(make_encoder(max_iter=2), head),
+            {"contrastiveencoder__temperature": [0.2, 0.5]},
+            scoring=DiscrepancyScorer(),
+            cv=2,
+            error_score="raise",
+        ).fit(X, y, sample_weight=np.ones(len(y)))
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()

@@ -182,5 +182,23 @@ def test_inertia_of_groups_far_apart_is_exact(relaxation):
     kmeans = KMeans(2, n_init=10, random_state=0).fit(X)
     assert ours.inertia_ == pytest.approx(kmeans.inertia_, rel=1e-4)
     assert ours.score(X) == pytest.approx(-kmeans.inertia_, rel=1e-4)
-    if relaxation == "spectral":
-        assert 0 <= ours.relaxed_inertia_ <= ours.inertia_
+    assert 0 <= ours.relaxed_inertia_ <= ours.inertia_
+    np.testing.assert_array_equal(ours.predict_proba(X).argmax(axis=1), ours.labels_)
+    if relaxation == "entropic":
+        squared = ((X[:, None] - ours.cluster_centers_) ** 2).sum(axis=2)
+        expected = -0.1 * np.log(np.exp(-squared / 0.1).sum(axis=1)).sum()
+        assert ours.relaxed_inertia_ == pytest.approx(expected)
+
+
+def test_an_objective_that_overflows_is_an_error(rows):
+    with pytest.raises(ValueError, match=r"temperature=1e-300 overflows"):
+        RelaxedKMeansRegularizer(3, temperature=1e-300).fit(rows * 1e100)
+
+
+def test_the_state_of_an_epoch_depends_on_the_means_alone():
+    """Targets do not jump from epoch to epoch while the means stay."""
+    means = torch.tensor(np.random.RandomState(0).normal(size=(80, 4)))
+    regularizer, source = RelaxedKMeansRegularizer(6), generator()
+    first = regularizer.start(means, source)
+    again = regularizer.start(means, source)
+    assert torch.equal(first.centers, again.centers)

@@ -82,6 +82,12 @@ def fit_everything(n_threads):
         )
         centers = clustering.fit(X).cluster_centers_
         results["alone", relaxation] = centers.tobytes(), clustering.inertia_
+    wide = rng.normal(size=(600, 1100))
+    for params in ({"hidden_layer_sizes": (1024, 64)}, {"projection_dim": 600}):
+        encoder = ContrastiveEncoder(**params, max_iter=1, random_state=0)
+        results[str(params)] = encoder.fit_transform(wide).tobytes()
+    centers = RelaxedKMeansRegularizer(3, n_init=1, max_iter=5, random_state=0)
+    results["wide"] = centers.fit(wide).cluster_centers_.tobytes()
     scorer = DiscrepancyScorer(n_clusters=4, random_state=0).fit(X)
     results["scorer"] = scorer.centers_.tobytes(), scorer.score(X)
     return results
@@ -129,3 +135,29 @@ def test_fits_in_threads_are_independent(backbone, rows, make_encoder):
     for Z in fits[1:]:
         np.testing.assert_array_equal(Z, fits[0])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        RelaxedKMeansRegularizer(3, random_state=0),
+        RelaxedKMeansRegularizer(3, relaxation="spectral", random_state=0),
+        DiscrepancyScorer(n_clusters=3, random_state=0),
+    ],
+)
+def test_the_other_estimators_leave_the_global_state(estimator, rows):
+    before = global_state()
+    first = estimator.fit(rows).transform(rows)
+    assert global_state() == before
+    np.testing.assert_array_equal(estimator.fit(rows).transform(rows), first)
+
+
+def test_a_loss_may_draw_from_the_global_generator(rows, make_encoder):
+    def noisy(z, temperature, y):
+        return LOSSES["infonce"](z + 0.1 * torch.rand(z.shape), temperature)
+
+    before = global_state()
+    first = make_encoder(loss=noisy).fit_transform(rows)
+    assert global_state() == before
+    torch.rand(1)
+    np.testing.assert_array_equal(make_encoder(loss=noisy).fit_transform(rows), first)

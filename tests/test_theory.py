@@ -164,3 +164,35 @@ def test_class_without_rows(loss):
     centers = np.array([[0.5, 0.5], [-0.5, -0.5], [np.nan, np.nan]])
     value = theory.incurred_loss(views, y, 0.5, loss, centers)
     assert value == theory.incurred_loss(views, y, 0.5, loss, centers[:2])
+
+
+def test_refused_arguments():
+    views, y = fixture()
+    means = views.mean(axis=1)
+    unlabelled = np.array([0, 0, -1])
+    for call in (
+        lambda: theory.contrastive_loss(views, 0.5, "simclr"),
+        lambda: theory.incurred_loss(views, y, 0.5, "simclr"),
+        lambda: theory.upper_bound(0.0, [0.1], 0.5, "simclr"),
+    ):
+        with pytest.raises(ValueError, match="loss='simclr': allowed are"):
+            call()
+    for call in (
+        lambda: theory.class_centers(means, unlabelled),
+        lambda: theory.internal_discrepancy(means, means, unlabelled),
+        lambda: theory.incurred_loss(views, unlabelled, 0.5),
+    ):
+        with pytest.raises(ValueError, match="y holds -1"):
+            call()
+
+
+@pytest.mark.parametrize("t", [0.1, 0.5, 2.0])
+def test_the_unit_of_the_regularizer_is_the_factor_in_the_bound(t):
+    """Two laws of the discrepancy of mean 1, with mean squares 2 and 1."""
+    for name in ("infonce", "spectral", "logistic"):
+        slope = theory.upper_bound(0, [0, 2], t, name) - theory.upper_bound(
+            0, [1, 1], t, name
+        )
+        assert losses.LOSSES[name].discrepancy_weight(t) == pytest.approx(slope)
+    assert theory.upper_bound(0, [0, 2], t, "supcon") == 0
+    assert losses.supcon.discrepancy_weight(t) == losses.infonce.discrepancy_weight(t)
