@@ -21,12 +21,14 @@ help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # torch goes first, alone: every other requirement on it is then met by the build that
-# the constraints choose.
+# the constraints choose. The compatible mode puts the clone on the path: with another,
+# a folder named skcl beside a script would hide the package.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt torch
 	$(PIP) install -c constraints.txt setuptools
-	$(PIP) install -c constraints.txt --no-build-isolation -e '.[test]'
+	$(PIP) install -c constraints.txt --no-build-isolation \
+		--config-settings editable_mode=compat -e '.[test]'
 	touch $@
 
 # Beside the installed packages, in front of them on the path. --upgrade replaces what an

@@ -62,11 +62,12 @@ class ContrastiveEncoder(
         tensor of unit vectors (n, n_views, projection_dim), and uses labels if its
         attribute ``uses_y`` is true.
     temperature : float, default=0.2
-        t, by which the loss divides similarities.
+        t, by which the loss divides similarities; ignored by "spectral".
     augmentation : {"auto", "swap", "noise"} or callable, default="auto"
         How a view is drawn of standardized rows. "swap" replaces values by draws
         from their columns, "noise" adds Gaussian noise; "auto" is "swap". A callable
-        has the signature ``augmentation(x, generator) -> view``, of tensors.
+        has the signature ``augmentation(x, generator) -> view``, of tensors of rows,
+        and draws the view of each row by itself: it is also called on single rows.
     corruption_rate : float, default=0.3
         For "swap", the probability with which a value is replaced, at most 1; for
         "noise", the standard deviation, in standard deviations of the column.
@@ -123,10 +124,12 @@ class ContrastiveEncoder(
     loss_curve_ : list of float
         The objective by epoch: contrastive loss plus weighted penalty.
     history_ : dict of list of float
-        Its parts by epoch: "contrastive", "regularizer" (the penalty, before its
-        weight) and "regularizer_weight" (weight, factor of the bound and ramp).
+        Its parts by epoch: "contrastive" (of batches, which leave an anchor out of its
+        own positives and negatives), "regularizer" (the penalty, before its weight) and
+        "regularizer_weight" (weight, factor of the bound and ramp).
     validation_scores_ : list of float or None
-        Minus the objective of the held-out rows by epoch; None without early stopping.
+        Minus the objective of the held-out rows by epoch, in batches as in training;
+        None without early stopping.
     n_iter_ : int
         Epochs run.
     classes_ : ndarray of shape (n_classes,)
@@ -370,6 +373,11 @@ class ContrastiveEncoder(
         ndarray of float32, of shape (n_samples, V, projection_dim)
             The projection head's unit vectors.
 
+        Raises
+        ------
+        ValueError
+            If n_views is not a positive integer, or X is not what fit saw.
+
         Examples
         --------
         >>> from sklearn.datasets import load_wine
@@ -393,8 +401,9 @@ class ContrastiveEncoder(
         """Return minus the contrastive loss over all rows, on seeded views.
 
         It is exact on the rows given, see :func:`skcl.theory.contrastive_loss`, and so
-        does not depend on batch_size. Scores of different losses or temperatures do not
-        compare.
+        does not depend on batch_size. An anchor counts among its own positives and
+        negatives, which the losses of batches in `history_` leave out. Scores of
+        different losses, temperatures or numbers of views do not compare.
 
         Parameters
         ----------
@@ -407,6 +416,12 @@ class ContrastiveEncoder(
         -------
         float
             Higher is better.
+
+        Raises
+        ------
+        ValueError
+            If X is not what fit saw, the loss needs labels, or a callable loss is not
+            finite.
         """
         check_is_fitted(self)
         codes = self._encode(X, y)[1] if self._uses_y() else None

@@ -28,7 +28,7 @@ def test_marginal_table_keeps_the_law_of_each_column():
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
 def test_swap(rate):
-    """Each value with the rate, on its own, by an equally likely value of its column."""
+    """Each value on its own, by equally likely values of its column."""
     x = torch.full((20000, 2), -1.0)
     marginals = torch.stack([torch.arange(4.0), 10 + torch.arange(4.0)], dim=1)
     view = swap(x, generator(), rate=rate, marginals=marginals)

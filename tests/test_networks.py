@@ -1,5 +1,7 @@
 """Backbone, head, and unit vectors."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -33,7 +35,7 @@ def test_an_mlp_is_the_plain_network_of_torch(n, widths):
     """Value and gradients, whatever the blocks and widths."""
     ours = ContrastiveNetwork(mlp(widths, generator()), nn.Identity(), False)
     layers = []
-    for depth, (n_in, n_out) in enumerate(zip(widths, widths[1:], strict=False)):
+    for depth, (n_in, n_out) in enumerate(pairwise(widths)):
         if depth:
             layers += [nn.LayerNorm(n_in, elementwise_affine=False)] * (n_in > 2)
             layers.append(nn.ReLU())
