@@ -296,19 +296,11 @@ class ContrastiveEncoder(
             trainer = self._make_trainer(model, regularizer, seeds)
             if self._has_callables():
                 self._try_callables(trainer, x[:64], None if y is None else y[:64])
-            stopping = None
-            if self.early_stopping:
-                stopping = Stopping(
-                    model.draw_views(x[held_out], self.n_views, seeds.held_out).to(x),
-                    None if y is None else y[held_out],
-                    self.n_iter_no_change,
-                    self.tol,
-                )
             history = trainer.fit(
                 x[training],
                 None if y is None else y[training],
                 max_iter=self.max_iter,
-                stopping=stopping,
+                stopping=self._make_stopping(model, x, y, held_out, seeds.held_out),
                 verbose=bool(self.verbose),
             )
 
@@ -539,6 +531,13 @@ class ContrastiveEncoder(
             generator=make_generator(seeds.training, model.device),
             regularizer_generator=make_generator(seeds.regularizer, model.device),
         )
+
+    def _make_stopping(self, model, x, y, held_out, seed):
+        if not self.early_stopping:
+            return None
+        views = model.draw_views(x[held_out], self.n_views, seed).to(x)
+        codes = None if y is None else y[held_out]
+        return Stopping(views, codes, self.n_iter_no_change, self.tol)
 
     def _try_callables(self, trainer, x, y):
         """Run the user's callables on a few rows, to name one that returns nonsense."""

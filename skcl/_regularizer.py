@@ -340,7 +340,10 @@ class RelaxedKMeansRegularizer(
         ValueError
             If the columns differ from those of fit, or a value is not finite.
         """
-        return softmax(-self._squared_distances(X) / self.temperature, axis=1)
+        squared = self._squared_distances(X)
+        squared -= squared.min(axis=1, keepdims=True)  # else all may overflow
+        with np.errstate(over="ignore"):
+            return softmax(-squared / self.temperature, axis=1)
 
     def transform(self, X):
         """Return the distance of each row to each center, as KMeans does.

@@ -100,6 +100,10 @@ class History:
         self.regularizer.append(penalty)
         self.regularizer_weight.append(weight)
 
+    def latest(self) -> dict[str, float]:
+        """Return the last entry of each part that there is, for display."""
+        return {name: part[-1] for name, part in vars(self).items() if part}
+
 
 class Trainer:
     """Fits a network to rows x (n, d), with labels y (n,) where the loss uses them.
@@ -157,7 +161,7 @@ class Trainer:
                 )
             parts = self._epoch(x, y, state, weight, means)
             history.append(parts, weight, epoch)
-            progress.set_postfix(contrastive=history.contrastive[-1])
+            progress.set_postfix(history.latest())
             if stopping is not None:
                 score = self._validation_score(stopping, state, weight)
                 history.validation_scores.append(score)

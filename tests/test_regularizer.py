@@ -195,6 +195,12 @@ def test_an_objective_that_overflows_is_an_error(rows):
         RelaxedKMeansRegularizer(3, temperature=1e-300).fit(rows * 1e100)
 
 
+def test_soft_assignment_of_a_distant_row(rows):
+    ours = RelaxedKMeansRegularizer(3, temperature=1e-9, random_state=0).fit(rows)
+    probability = ours.predict_proba(np.full((1, 4), 1e149))
+    np.testing.assert_allclose(probability.sum(axis=1), 1)
+
+
 def test_the_state_of_an_epoch_depends_on_the_means_alone():
     """Targets do not jump from epoch to epoch while the means stay."""
     means = torch.tensor(np.random.RandomState(0).normal(size=(80, 4)))
