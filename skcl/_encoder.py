@@ -543,13 +543,15 @@ class ContrastiveEncoder(
         """Run the user's callables on a few rows, to name one that returns nonsense."""
         view = trainer.augment(x, make_generator(0, x.device))
         _check_tensor("augmentation", view, x.shape)
-        alone = draw_views_by_row(trainer.augment, x, self.n_views, seed=0)
-        unchanged = x.cpu()[:, None].expand_as(alone)
-        if torch.allclose(alone, unchanged) and not torch.allclose(view, x):
-            raise ValueError(
-                "The callable given as augmentation changes rows of a batch, but no "
-                "row alone: it mixes rows. A view must be drawn of each row by itself."
-            )
+        if callable(self.augmentation):
+            alone = draw_views_by_row(trainer.augment, x, self.n_views, seed=0)
+            unchanged = x.cpu()[:, None].expand_as(alone)
+            if torch.allclose(alone, unchanged) and not torch.allclose(view, x):
+                raise ValueError(
+                    "The callable given as augmentation changes rows of a batch, but "
+                    "no row alone: it mixes rows. A view must be drawn of each row by "
+                    "itself."
+                )
         trainer.network.eval()
         with torch.no_grad():
             embedding = trainer.network.backbone(view)

@@ -120,6 +120,8 @@ class RelaxedKMeansRegularizer(
     epoch with the rows' positive means (n, d) as a detached tensor and, where the loss
     uses labels, their codes y (-1 for an unlabelled row).
     ``penalty(means, state, y=None)`` returns a scalar tensor for the rows of a batch.
+    If its attribute ``draws_from_generator_only`` is not true, torch's global
+    generators are seeded while it is trained with, and put back afterwards.
 
     The spectral clustering rounds as usual: k-means in the subspace, whose partition is
     then refined by k-means in the space of the representation.

@@ -72,7 +72,7 @@ def check_table(
     if max(float(array.max()), -float(array.min())) >= MAX_VALUE:
         row, j = np.argwhere(np.abs(array) >= MAX_VALUE)[0]
         raise ValueError(
-            f"Column {column_names(estimator)[j]!r}, row {row}: {array[row, j]!r} is "
+            f"Column {column_names(estimator)[j]!r}, row {row}: {array[row, j]} is "
             f"too large to be squared; below {MAX_VALUE:.0e} is allowed. Rescale it."
         )
     return array
@@ -113,7 +113,7 @@ def scale(
     if far.any():
         row, j = np.argwhere(far)[0]
         raise ValueError(
-            f"Column {names[j]!r}, row {first_row + row}: {X[row, j]!r} lies "
+            f"Column {names[j]!r}, row {first_row + row}: {X[row, j]} lies "
             f"{abs(scaled[row, j]):.3g} standard deviations from the mean of the "
             f"training rows; below {MAX_DEVIATION:.0e} is allowed."
         )

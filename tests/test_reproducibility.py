@@ -1,5 +1,6 @@
 """The same bits for the same seed; nothing global changes."""
 
+import ast
 import json
 import os
 import random
@@ -161,3 +162,22 @@ def test_a_loss_may_draw_from_the_global_generator(rows, make_encoder):
     assert global_state() == before
     torch.rand(1)
     np.testing.assert_array_equal(make_encoder(loss=noisy).fit_transform(rows), first)
+
+
+def test_two_jobs_share_the_cores():
+    """Workers of joblib have their share of threads, and fit leaves it as it is."""
+    code = (
+        "import os, numpy as np, torch; from joblib import Parallel, delayed\n"
+        "from skcl import ContrastiveEncoder\n"
+        "def work():\n"
+        "    before = torch.get_num_threads()\n"
+        "    ContrastiveEncoder(max_iter=1).fit(np.random.rand(40, 3))\n"
+        "    return before, torch.get_num_threads()\n"
+        "print(Parallel(n_jobs=2)(delayed(work)() for _ in range(4)))\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, check=True
+    ).stdout
+    for before, after in ast.literal_eval(printed.decode()):
+        assert before == after <= max(os.cpu_count() // 2, 1)
