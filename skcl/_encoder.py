@@ -15,6 +15,7 @@ from sklearn.base import (
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
+from torch import nn
 
 from skcl import theory
 from skcl._labels import check_two_classes, encode_labels, hold_out
@@ -36,7 +37,6 @@ from skcl._torch import (
     to_tensor,
 )
 from skcl._training import Objective, Stopping, Trainer, embed
-from skcl.augmentations import draw_views_by_row
 from skcl.losses import LOSSES
 from skcl.networks import Architecture
 
@@ -100,8 +100,8 @@ class ContrastiveEncoder(
         Whether to hold rows out, stop when their score no longer rises, and return to
         the best weights.
     validation_fraction : float, default=0.1
-        Share of the rows to hold out; stratified where the loss uses labels, and then a
-        class with a single row stays in training.
+        Share of the rows to hold out; stratified where the loss uses labels, and every
+        class keeps a row to train on.
     n_iter_no_change : int, default=10
         Epochs without a rise of the score by tol after which to stop. With a
         regularizer, epochs count from where it has reached its weight.
@@ -111,7 +111,8 @@ class ContrastiveEncoder(
         Where to train: "auto" is CUDA where there is one, else the CPU.
     random_state : int, RandomState instance or None, default=None
         Seed of weights, batches, views and held-out rows. With an int, fits on a CPU
-        agree to the last bit, whatever the number of threads.
+        agree to the last bit, whatever the number of threads; with the spectral
+        regularizer up to a projection_dim of 100.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -380,8 +381,12 @@ class ContrastiveEncoder(
         (178, 4, 64)
         """
         check_is_fitted(self)
-        n_views = self.n_views if n_views is None else n_views
-        if not isinstance(n_views, Integral) or n_views < 1:
+        n_views = self._model_.n_views if n_views is None else n_views
+        if (
+            not isinstance(n_views, Integral)
+            or isinstance(n_views, bool)
+            or n_views < 1
+        ):
             raise ValueError(f"n_views={n_views!r}: a positive integer is allowed.")
         seed = self._views_seed_
         if random_state is not None:
@@ -422,7 +427,8 @@ class ContrastiveEncoder(
             return -theory.contrastive_loss(views, self.temperature, self.loss, codes)
         z = torch.from_numpy(views)
         codes = None if codes is None else torch.from_numpy(codes)
-        loss = float(self.loss(z, self.temperature, codes))
+        with isolated_global_rng(self._views_seed_, CPU, enabled=True):
+            loss = float(self.loss(z, self.temperature, codes))
         if not np.isfinite(loss):
             raise ValueError(f"The callable given as loss returned {loss}.")
         return -loss
@@ -456,11 +462,16 @@ class ContrastiveEncoder(
 
     def _check_combinations(self):
         for width in self.hidden_layer_sizes:
-            if not isinstance(width, Integral) or isinstance(width, bool) or width < 1:
+            if not _is_positive_integer(width):
                 raise ValueError(
                     f"hidden_layer_sizes={self.hidden_layer_sizes!r}: positive "
                     "integers are allowed."
                 )
+        if isinstance(self.backbone, nn.Module):
+            raise ValueError(
+                "backbone is an nn.Module: give a function (n_features_in, "
+                "n_components) that returns a new one, for each fit."
+            )
         if self.augmentation in ("auto", "swap") and self.corruption_rate > 1:
             raise ValueError(
                 f"corruption_rate={self.corruption_rate!r}: for the augmentation "
@@ -490,7 +501,7 @@ class ContrastiveEncoder(
         if hasattr(regularizer, "_parameter_constraints"):
             regularizer._validate_params()
         n_clusters = getattr(regularizer, "n_clusters", None)
-        if n_clusters is not None and n_clusters > n_training:
+        if isinstance(n_clusters, Integral) and n_clusters > n_training:
             raise ValueError(
                 f"regularizer__n_clusters={n_clusters} exceeds the number of rows to "
                 f"train on, {n_training}."
@@ -512,7 +523,9 @@ class ContrastiveEncoder(
             self.backbone,
         )
         augmentation = Augmentation(kind, self.corruption_rate, marginals)
-        return Model(scaler, names, architecture, augmentation, device, generator)
+        return Model(
+            scaler, names, architecture, augmentation, self.n_views, device, generator
+        )
 
     def _make_trainer(self, model, regularizer, seeds):
         loss = self._loss()
@@ -543,15 +556,11 @@ class ContrastiveEncoder(
         """Run the user's callables on a few rows, to name one that returns nonsense."""
         view = trainer.augment(x, make_generator(0, x.device))
         _check_tensor("augmentation", view, x.shape)
-        if callable(self.augmentation):
-            alone = draw_views_by_row(trainer.augment, x, self.n_views, seed=0)
-            unchanged = x.cpu()[:, None].expand_as(alone)
-            if torch.allclose(alone, unchanged) and not torch.allclose(view, x):
-                raise ValueError(
-                    "The callable given as augmentation changes rows of a batch, but "
-                    "no row alone: it mixes rows. A view must be drawn of each row by "
-                    "itself."
-                )
+        if callable(self.augmentation) and _mixes_rows(trainer.augment, x):
+            raise ValueError(
+                "The callable given as augmentation mixes rows: views of some rows "
+                "depend on others. A view must be drawn of each row by itself."
+            )
         trainer.network.eval()
         with torch.no_grad():
             embedding = trainer.network.backbone(view)
@@ -599,11 +608,31 @@ class Seeds(NamedTuple):
     evaluation: int
 
 
+def _is_positive_integer(value) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value > 0
+
+
 def _is_foreign(regularizer) -> bool:
     """Whether a regularizer may draw from torch's global generators."""
-    return regularizer is not None and not getattr(
-        regularizer, "draws_from_generator_only", False
-    )
+    declared = vars(type(regularizer))  # a subclass declares for itself
+    return regularizer is not None and not declared.get("draws_from_generator_only")
+
+
+def _mixes_rows(augment, x):
+    """Whether views of the second half of the rows change with the first half."""
+    half = (len(x) + 1) // 2
+    changed = x.clone()
+    changed[:half] += 1
+    for seed in range(8):
+        views = []
+        for rows in (x, x, changed):
+            with isolated_global_rng(seed, x.device, enabled=True):
+                views.append(augment(rows, make_generator(seed, x.device))[half:])
+        first, again, other = views
+        # Where the seed does not fix the views, there is nothing to compare.
+        if torch.equal(first, again) and not torch.equal(first, other):
+            return True
+    return False
 
 
 def _check_tensor(parameter: str, output: torch.Tensor, expected: tuple) -> None:

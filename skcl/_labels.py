@@ -91,7 +91,7 @@ def hold_out(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows to train on and those held out, stratified by the codes.
 
-    A class with a single row stays in training.
+    Every class keeps a row to train on.
     """
     strata = np.zeros(n, dtype=int) if codes is None else codes
     _, stratum, size = np.unique(strata, return_inverse=True, return_counts=True)
@@ -108,6 +108,8 @@ def hold_out(
             f"validation_fraction={validation_fraction!r} does not suit {n} rows: "
             f"{error}"
         ) from error
+    for stratum in np.setdiff1d(strata, np.delete(strata, held_out)):
+        held_out = np.setdiff1d(held_out, np.flatnonzero(strata == stratum)[:1])
     training = np.setdiff1d(np.arange(n), held_out)
     if min(len(training), len(held_out)) < 2:
         raise ValueError(

@@ -71,6 +71,8 @@ class Model:
         How the network is built.
     augmentation : Augmentation
         How views are drawn.
+    n_views : int
+        Views of a row, unless another number is asked for.
     device : torch.device
         Where the network is.
     generator : Generator
@@ -83,6 +85,7 @@ class Model:
         names: Sequence,
         architecture: Architecture,
         augmentation: Augmentation,
+        n_views: int,
         device: torch.device,
         generator: Generator,
     ):
@@ -90,6 +93,7 @@ class Model:
         self.names = names
         self.architecture = architecture
         self.augmentation = augmentation
+        self.n_views = n_views
         self.device = device
         self.network = self._build(generator)
 

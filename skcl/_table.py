@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_object_dtype
+from sklearn import config_context
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -63,11 +64,11 @@ def check_table(
             dtype=[np.float64, np.float32],
             ensure_min_samples=min_samples,
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         culprit = _first_bad_cell(X)
         if culprit is None:
             raise
-        kind = ValueError if isinstance(error, ValueError) else TypeError
+        kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{error}\n{culprit}") from error
     if max(float(array.max()), -float(array.min())) >= MAX_VALUE:
         row, j = np.argwhere(np.abs(array) >= MAX_VALUE)[0]
@@ -91,7 +92,8 @@ def fit_scaler(X: np.ndarray, names: Sequence) -> Pipeline:
     for rounding error.
     """
     scaler = make_pipeline(StandardScaler(with_std=False), StandardScaler())
-    scaler.fit(X.astype(np.float64, copy=False))
+    with config_context(transform_output="default"):
+        scaler.fit(X.astype(np.float64, copy=False))
     span = X.max(axis=0).astype(np.float64) - X.min(axis=0)
     lost = np.flatnonzero((scaler[-1].var_ == 0) & (span > 0))
     if len(lost):
@@ -107,7 +109,8 @@ def scale(
     scaler: Pipeline, X: np.ndarray, names: Sequence, first_row: int = 0
 ) -> np.ndarray:
     """Return standardized rows, float32; refuse a value too large for the network."""
-    with np.errstate(over="ignore"):  # refused below
+    # An overflow is refused below.
+    with config_context(transform_output="default"), np.errstate(over="ignore"):
         scaled = scaler.transform(X.astype(np.float64, copy=False))
     far = ~(np.abs(scaled) < MAX_DEVIATION)
     if far.any():
@@ -148,8 +151,10 @@ def _unsupported_columns(X: Any) -> Iterator[tuple[Any, str]]:
             yield 0, X.dtype.name
         return
     for name, column in _columns(X):
-        if any(isinstance(value, np.datetime64 | np.timedelta64) for value in column):
-            yield name, type(column[0]).__name__
+        for value in column:
+            if isinstance(value, np.datetime64 | np.timedelta64):
+                yield name, type(value).__name__
+                break
 
 
 def _is_numeric(dtype: Any) -> bool:
@@ -191,7 +196,7 @@ def _suspects(column: np.ndarray) -> np.ndarray:
     """Return the rows to look at: all of them where the column is not numeric."""
     try:
         return np.flatnonzero(~np.isfinite(column.astype(np.float64)))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.arange(len(column))
 
 
@@ -200,4 +205,6 @@ def _problem(value: Any) -> str | None:
         number = float(value)
     except (TypeError, ValueError):
         return "not a number"
+    except OverflowError:
+        return "too large for a float"
     return None if np.isfinite(number) else "missing or infinite"

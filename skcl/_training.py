@@ -151,17 +151,19 @@ class Trainer:
         """Run up to max_iter epochs; with `stopping`, put the best weights back."""
         history = History()
         means = None if self.objective.regularizer is None else self._positive_means(x)
-        progress = tqdm(range(max_iter), disable=not verbose, desc="epochs")
-        for epoch in progress:
+        # A bar that is not shown would still start a thread.
+        epochs = tqdm(range(max_iter), desc="epochs") if verbose else range(max_iter)
+        for epoch in epochs:
             weight = self.objective.weight_at((epoch + 1) / max_iter)
             state = None
             if means is not None:
                 state = self.objective.regularizer.start(
-                    means, self.regularizer_generator, y
+                    means.clone(), self.regularizer_generator, y
                 )
             parts = self._epoch(x, y, state, weight, means)
             history.append(parts, weight, epoch)
-            progress.set_postfix(history.latest())
+            if verbose:
+                epochs.set_postfix(history.latest())
             if stopping is not None:
                 score = self._validation_score(stopping, state, weight)
                 history.validation_scores.append(score)

@@ -65,6 +65,11 @@ class Architecture:
         """Build the network; a generator of None leaves weights to be loaded."""
         if callable(self.backbone):
             backbone = self.backbone(self.n_features, self.n_components)
+            if not isinstance(backbone, nn.Module):
+                raise ValueError(
+                    "The callable given as backbone must return an nn.Module; it "
+                    f"returned {type(backbone).__name__}."
+                )
         else:
             hidden = self.hidden_layer_sizes
             backbone = mlp((self.n_features, *hidden, self.n_components), generator)

@@ -133,7 +133,9 @@ def relative_discrepancy(means, centers, y, rounding=2.0**-23):
     1.0
     """
     means = np.asarray(means, dtype=np.float64)
-    variance = ((means - means.mean(axis=0)) ** 2).sum(axis=1).mean()
+    # Of equal rows, the differences to one are 0; those to their mean need not be.
+    moved = means - means[0]
+    variance = ((moved - moved.mean(axis=0)) ** 2).sum(axis=1).mean()
     if variance <= rounding**2 * (means**2).sum(axis=1).mean():
         return 1.0
     return float((internal_discrepancy(means, centers, y) ** 2).mean() / variance)

@@ -306,8 +306,8 @@ def test_offset_and_scale_of_a_representation_change_nothing(offset, scale, labe
 
 
 def test_a_constant_representation_is_collapsed():
-    for value in (0.0, 0.1, 1e9):
-        X, y = np.full((20, 3), value), np.arange(20) % 2
+    for value in (0.0, 0.1, 1e9, 1e9 + 0.1, 12345.678):
+        X, y = np.full((45, 3), value), np.arange(45) % 4 // 2
         assert DiscrepancyScorer().fit(X, y).score(X, y) == -1
 
 

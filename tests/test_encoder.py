@@ -3,6 +3,7 @@
 import copy
 import itertools
 import pickle
+import threading
 
 import joblib
 import numpy as np
@@ -186,18 +187,31 @@ def test_the_regularizer_starts_each_epoch_from_means_that_follow(rows, make_enc
     assert all((change > 0).all() for change in changes)  # every row's, every epoch
 
 
-def test_every_epoch_visits_each_row_once_in_an_order_of_its_own(rows, make_encoder):
-    seen = []
+def fit_recorded(encoder, X):
+    """Return the first column of each batch of each view drawn in training."""
+    batches = []
 
     def record(x, generator):
-        if len(x) > 3:  # a batch, not one row repeated
-            seen.append(x[:, 0].clone())
+        batches.append(x[:, 0].clone())
         return custom_augmentation(x, generator)
 
-    encoder = make_encoder(augmentation=record, max_iter=3, batch_size=50, n_views=3)
-    encoder.fit(rows)
-    # The first call tries the callable; then three batches of three views an epoch.
-    firsts = seen[1::3]
+    class Marker(Spread):
+        def start(self, means, generator, y=None):
+            if not recorded:
+                batches.clear()  # what tried the callable, and the first means
+            recorded.append(None)
+
+        def penalty(self, means, state, y=None):
+            return means.square().sum(dim=1).mean()
+
+    recorded = []
+    encoder.set_params(augmentation=record, regularizer=Marker()).fit(X)
+    return batches
+
+
+def test_every_epoch_visits_each_row_once_in_an_order_of_its_own(rows, make_encoder):
+    encoder = make_encoder(max_iter=3, batch_size=50, n_views=3)
+    firsts = fit_recorded(encoder, rows)[::3]  # of three views each
     assert [len(batch) for batch in firsts] == [40] * 9
     orders = [torch.cat(firsts[i : i + 3]) for i in (0, 3, 6)]
     for order in orders:
@@ -205,6 +219,12 @@ def test_every_epoch_visits_each_row_once_in_an_order_of_its_own(rows, make_enco
         assert len(order.unique()) == 120
     assert not torch.equal(orders[0], orders[1])
     assert not torch.equal(orders[1], orders[2])
+
+
+def test_held_out_rows_are_never_trained_on(rows, make_encoder):
+    encoder = make_encoder(early_stopping=True, max_iter=4, batch_size=50)
+    batches = fit_recorded(encoder, rows)
+    assert len(torch.cat([b for b in batches if len(b) > 2]).unique()) == 108
 
 
 def test_unlabelled_rows_in_a_pipeline(imbalanced, make_encoder):
@@ -322,6 +342,21 @@ def test_early_stopping_counts_from_where_the_regularizer_has_its_weight(
     )  # epoch 12 is the first at full weight, 13 adds nothing
 
 
+def test_every_class_keeps_a_row_to_train_on(rows, make_encoder):
+    y = np.repeat([0, 1, 2], 40)
+    y[-2:] = 3
+    for seed in range(10):
+        encoder = make_encoder(
+            loss="supcon",
+            early_stopping=True,
+            validation_fraction=0.8,
+            regularizer=RelaxedKMeansRegularizer(2),
+            random_state=seed,
+            max_iter=2,
+        ).fit(rows, y)
+        assert np.isfinite(encoder.validation_scores_).all()
+
+
 def test_held_out_rows_are_stratified_where_the_loss_uses_labels(rows, make_encoder):
     y = np.array([0] * 60 + [1] * 59 + [2])  # the class with one row stays in training
     encoder = make_encoder(loss="supcon", early_stopping=True, max_iter=2).fit(rows, y)
@@ -406,6 +441,7 @@ def test_parameters_set_after_fit_wait_for_the_next(rows, make_encoder):
         hidden_layer_sizes=(3, 3),
         augmentation="noise",
         corruption_rate=5.0,
+        n_views=3,
     )
     for model in (encoder, pickle.loads(pickle.dumps(encoder))):
         np.testing.assert_array_equal(model.transform(rows), Z)
@@ -420,7 +456,7 @@ INVALID = {
     "augmentation": ["dropout"],
     "corruption_rate": [0, 1.5, -0.1],
     "n_views": [1],
-    "backbone": ["resnet"],
+    "backbone": ["resnet", nn.Linear(4, 5)],
     "hidden_layer_sizes": [(0,), (8, -1), 8, ("8",)],
     "projection_dim": [0],
     "passthrough": ["yes"],
@@ -519,6 +555,7 @@ def test_a_callable_loss_may_use_labels(imbalanced, make_encoder):
         ("augmentation", lambda x, generator: x[:, :1]),
         ("backbone", lambda n_in, n_out: nn.Linear(n_in, n_out + 1)),
         ("loss", lambda z, temperature, y: 1.0),
+        ("backbone", lambda n_in, n_out: None),
         ("loss", lambda z, temperature, y: z.detach().sum()),
         ("augmentation", lambda x, generator: x.double()),
     ],
@@ -552,23 +589,6 @@ def test_a_failed_second_fit_leaves_an_unfitted_encoder(rows, make_encoder):
     with pytest.raises(NotFittedError):
         encoder.get_feature_names_out()
     assert not hasattr(encoder, "module_")
-
-
-def test_held_out_rows_are_never_trained_on(rows, make_encoder):
-    seen = set()
-
-    def record(x, generator):
-        if len(x) > 2:  # a batch, not one row repeated
-            seen.update(x[:, 0].tolist())
-        return custom_augmentation(x, generator)
-
-    encoder = make_encoder(augmentation=record, early_stopping=True, max_iter=4)
-    # The first rows try the callable: put them beside the table's own.
-    encoder.fit(np.concatenate([rows[:64], rows]))
-    assert len(seen) <= 184 - 0.1 * 184 + 64
-    seen.clear()
-    make_encoder(augmentation=record, max_iter=1).fit(rows)
-    assert len(seen) == 120
 
 
 @pytest.mark.parametrize("max_iter", [1, 2, 3])
@@ -621,8 +641,25 @@ def test_an_augmentation_that_mixes_rows_is_refused(rows, make_encoder):
     def mixup(x, generator):
         return 0.7 * x + 0.3 * x[torch.randperm(len(x), generator=generator)]
 
-    with pytest.raises(ValueError, match="mixes rows"):
-        make_encoder(augmentation=mixup).fit(rows)
+    def centered(x, generator):
+        return x - x.mean(dim=0)
+
+    for augmentation in (mixup, centered):
+        for n in (2, 5, 120):
+            with pytest.raises(ValueError, match="mixes rows"):
+                make_encoder(augmentation=augmentation).fit(rows[:n])
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+@pytest.mark.parametrize("rate", [0.003, 0.1])
+def test_a_rare_change_of_a_row_does_not_count_as_mixing(rate, seeded, make_encoder):
+    def erase(x, generator):
+        uniform = torch.rand(x.shape, generator=generator if seeded else None)
+        return torch.where(uniform < rate, 0.0, x)
+
+    for seed in range(20):
+        X = np.random.RandomState(seed).normal(size=(12, 2))
+        make_encoder(augmentation=erase, max_iter=1).fit(X)
 
 
 def batch_norm_backbone(n_in, n_out):
@@ -643,3 +680,23 @@ def test_a_callable_loss_that_fails_in_score_says_so(rows, make_encoder):
     encoder = make_encoder(loss=loss, batch_size=60).fit(rows)
     with pytest.raises(ValueError, match="callable given as loss returned nan"):
         encoder.score(rows)
+
+
+def test_no_thread_is_left_behind(rows, make_encoder):
+    before = set(threading.enumerate())
+    make_encoder().fit(rows)
+    assert set(threading.enumerate()) == before
+
+
+def test_a_regularizer_may_keep_or_change_the_means(rows, make_encoder):
+    class Keeper(Spread):
+        def start(self, means, generator, y=None):
+            self.kept = means
+            self.copy = means.clone()
+            return means
+
+        def penalty(self, means, state, y=None):
+            assert torch.equal(state, self.copy)
+            return means.square().sum(dim=1).mean()
+
+    assert make_encoder(regularizer=Keeper(), batch_size=30).fit(rows).n_iter_ == 5

@@ -60,6 +60,22 @@ def test_set_output_keeps_names_and_index(container, imbalanced, make_encoder):
         pd.testing.assert_index_equal(Z.index, shuffled.index)
 
 
+@pytest.mark.parametrize("container", ["pandas", "polars"])
+def test_global_set_output(container, imbalanced, make_encoder):
+    X, y = imbalanced
+    encoder = make_encoder().fit(X)
+    expected = encoder.transform(X)
+    with sklearn.config_context(transform_output=container):
+        for model in (encoder, make_encoder().fit(X), make_encoder().fit(X.to_numpy())):
+            data = X if hasattr(model, "feature_names_in_") else X.to_numpy()
+            Z = model.transform(data)
+            assert list(Z.columns) == list(model.get_feature_names_out())
+            np.testing.assert_array_equal(Z.to_numpy(), expected)
+        pipeline = make_pipeline(StandardScaler(), make_encoder(), classifier())
+        pipeline.fit(X, y)
+        assert np.isfinite(DiscrepancyScorer()(pipeline, X, y))
+
+
 def test_grid_search_over_nested_parameters_in_two_processes(
     imbalanced, make_encoder, tmp_path, monkeypatch
 ):

@@ -157,10 +157,23 @@ def test_a_loss_may_draw_from_the_global_generator(rows, make_encoder):
     def noisy(z, temperature, y):
         return LOSSES["infonce"](z + 0.1 * torch.rand(z.shape), temperature)
 
+    class Noisy(RelaxedKMeansRegularizer):
+        def penalty(self, means, state, y=None):
+            return super().penalty(means + 0.1 * torch.rand(means.shape), state, y)
+
     before = global_state()
-    first = make_encoder(loss=noisy).fit_transform(rows)
+    fits = []
+    for _ in range(2):
+        encoder = make_encoder(loss=noisy, regularizer=Noisy(3)).fit(rows)
+        fits.append((encoder.transform(rows).tobytes(), encoder.score(rows)))
+    quiet = make_encoder(regularizer=Noisy(3)).fit_transform(rows)
     assert global_state() == before
+    assert fits[0] == fits[1]
     torch.rand(1)
+    np.testing.assert_array_equal(
+        make_encoder(regularizer=Noisy(3)).fit_transform(rows), quiet
+    )
+    first = make_encoder(loss=noisy).fit_transform(rows)
     np.testing.assert_array_equal(make_encoder(loss=noisy).fit_transform(rows), first)
 
 
