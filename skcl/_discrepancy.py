@@ -15,7 +15,7 @@ from sklearn.base import (
 )
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_consistent_length, check_random_state, get_tags
+from sklearn.utils import check_random_state, get_tags
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
@@ -254,8 +254,8 @@ class DiscrepancyScorer(
             If y has a class that fit did not see, or fit had no labels.
         """
         measured = self._measure(X, y)
-        loss = None if self.encoder_ is None else _loss(_find(self.encoder_)[1])
-        return -_evaluate(self._term(y, loss is not None), measured, loss)
+        encoder = None if self.encoder_ is None else _find(self.encoder_)[1]
+        return -_evaluate(self._term(y, encoder is not None), measured, encoder)
 
     def __call__(self, estimator, X, y=None):
         """Score a fitted pipeline or encoder: the protocol of `scoring`.
@@ -300,7 +300,7 @@ class DiscrepancyScorer(
             known = codes >= 0
             centers = theory.class_centers(means[known], codes[known])
             measured = Measured(views[known], centers, codes[known])
-        return -_evaluate(term, measured, _loss(_find(estimator)[1]))
+        return -_evaluate(term, measured, _find(estimator)[1])
 
     def _term(self, y, has_encoder: bool) -> str:
         """Return the term to score by, which a representation may not have."""
@@ -333,8 +333,7 @@ class DiscrepancyScorer(
                 "y was given, but the scorer was fitted without labels: its centers "
                 "are clusters. Fit it with y, or score with y=None."
             )
-        check_consistent_length(views, y)
-        classes, codes = encode_labels(y)
+        classes, codes = encode_labels(views, y)
         if not len(classes):
             raise ValueError("y has no labelled row: -1 marks an unlabelled one.")
         unseen = np.setdiff1d(classes, self.classes_)
@@ -386,64 +385,62 @@ class Measured(NamedTuple):
         return _means(self.views), self.centers, self.codes
 
 
-class Loss(NamedTuple):
-    """The contrastive loss of an encoder."""
-
-    name: str
-    temperature: float
-
-
-def _evaluate(term: str, measured: Measured, loss: Loss | None) -> float:
-    views, centers, codes = measured
-    discrepancy = theory.internal_discrepancy(*measured.partition())
+def _evaluate(term: str, measured: Measured, encoder: Any) -> float:
+    """Return a term; an encoder of None leaves those of a representation."""
+    partition = measured.partition()
+    discrepancy = theory.internal_discrepancy(*partition)
     match term:
         case "discrepancy":
             return float(discrepancy.mean())
         case "squared_discrepancy":
             return float((discrepancy**2).mean())
         case "relative_discrepancy":
-            rounding = np.finfo(views.dtype).eps
-            return theory.relative_discrepancy(*measured.partition(), rounding)
-    if not isinstance(loss.name, str):
+            rounding = np.finfo(measured.views.dtype).eps
+            return theory.relative_discrepancy(*partition, rounding)
+    if callable(encoder.loss):
         raise ValueError(
-            f"term={term!r} is not defined for the encoder's loss={loss.name!r}, a "
+            f"term={term!r} is not defined for the encoder's loss={encoder.loss!r}, a "
             f"callable; {REPRESENTATION_TERMS} are allowed."
         )
+    views, centers, codes = measured
+    temperature, loss = encoder.temperature, encoder.loss
     if term == "incurred_loss":
-        return theory.incurred_loss(views, codes, loss.temperature, loss.name, centers)
-    contrastive = theory.contrastive_loss(views, loss.temperature, loss.name, codes)
+        return theory.incurred_loss(views, codes, temperature, loss, centers)
+    contrastive = theory.contrastive_loss(views, temperature, loss, codes)
     if term == "contrastive_loss":
         return contrastive
-    return theory.upper_bound(contrastive, discrepancy, loss.temperature, loss.name)
+    return theory.upper_bound(contrastive, discrepancy, temperature, loss)
+
+
+def _search(estimator: Any) -> tuple[list, Any] | None:
+    """Return the steps before the last one with embed_views, and that one, if any."""
+    if isinstance(estimator, FrozenEstimator):
+        return _search(estimator.estimator)
+    if hasattr(estimator, "best_estimator_"):  # of a search
+        return _search(estimator.best_estimator_)
+    if isinstance(estimator, Pipeline):
+        for i in reversed(range(len(estimator.steps))):
+            found = _search(estimator.steps[i][1])
+            if found is not None:
+                before, encoder = found
+                return ([estimator[:i]] if i else []) + before, encoder
+    return ([], estimator) if hasattr(estimator, "embed_views") else None
 
 
 def _find(estimator: Any) -> tuple[list, Any]:
-    """Return the last step with embed_views, and the steps before it."""
-    if isinstance(estimator, FrozenEstimator):
-        return _find(estimator.estimator)
-    if hasattr(estimator, "best_estimator_"):  # of a search
-        return _find(estimator.best_estimator_)
-    if isinstance(estimator, Pipeline):
-        for i in reversed(range(len(estimator.steps))):
-            try:
-                before, encoder = _find(estimator.steps[i][1])
-            except ValueError:
-                continue
-            return ([estimator[:i]] if i else []) + before, encoder
-    elif hasattr(estimator, "embed_views"):
-        return [], estimator
-    raise ValueError(
-        f"{type(estimator).__name__} has no step with a method embed_views: a "
-        "ContrastiveEncoder, or a pipeline with one, is needed."
-    )
+    """Return what :func:`_search` finds, or raise."""
+    found = _search(estimator)
+    if found is None:
+        raise ValueError(
+            f"{type(estimator).__name__} has no step with a method embed_views: a "
+            "ContrastiveEncoder, or a pipeline with one, is needed."
+        )
+    return found
 
 
 def _regularizer_clusters(estimator: Any) -> int | None:
     """Return the number of clusters of an encoder's regularizer, if it has one."""
-    try:
-        encoder = _find(estimator)[1]
-    except ValueError:
-        return None
+    _, encoder = _search(estimator) or ([], None)
     return getattr(getattr(encoder, "regularizer", None), "n_clusters", None)
 
 
@@ -455,14 +452,9 @@ def _embed(estimator: Any, X: Any, n_views: int, seed: int) -> np.ndarray:
     return encoder.embed_views(X, n_views, random_state=seed)
 
 
-def _loss(encoder: Any) -> Loss:
-    return Loss(encoder.loss, encoder.temperature)
-
-
 def _encode(rows: np.ndarray, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return classes and codes; beside unlabelled rows there must be two classes."""
-    check_consistent_length(rows, y)
-    classes, codes = encode_labels(y)
+    classes, codes = encode_labels(rows, y)
     if (codes == UNLABELLED).any():
         check_two_classes(classes, codes, "DiscrepancyScorer")
     return classes, codes

@@ -12,7 +12,7 @@ from sklearn.base import (
     _fit_context,
     clone,
 )
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from torch import nn
@@ -281,18 +281,18 @@ class ContrastiveEncoder(
             check_two_classes(classes, codes, f"loss={self.loss!r}")
             self.classes_ = classes
         rng = check_random_state(self.random_state)
-        training, held_out = np.arange(len(X)), np.arange(0)
+        training, held_out = slice(None), ()  # all rows, not copied
         if self.early_stopping:
             training, held_out = hold_out(len(X), codes, self.validation_fraction, rng)
-        regularizer = self._check_regularizer(len(training))
+        regularizer = self._check_regularizer(len(X) - len(held_out))
         seeds = Seeds(*(draw_seed(rng) for _ in Seeds._fields))
 
         # Torch's global generators are seeded for a user's code; ours needs none.
         foreign = self._has_callables() or _is_foreign(regularizer)
         with isolated_global_rng(seeds.weights, device, foreign), gradients_enabled():
             generator = make_generator(seeds.weights, CPU)
-            model = self._make_model(X[training], device, generator)
-            x = to_tensor(model.standardize(X), device, torch.float32)
+            model, scaled = self._make_model(X, training, device, generator)
+            x = to_tensor(scaled, device, torch.float32)
             y = None if codes is None else to_tensor(codes, device, torch.int64)
             trainer = self._make_trainer(model, regularizer, seeds)
             if self._has_callables():
@@ -453,12 +453,11 @@ class ContrastiveEncoder(
         return np.concatenate([embedding, inputs])
 
     def _loss(self):
-        return self.loss if callable(self.loss) else LOSSES[self.loss]
+        # The tags ask before the parameters are validated: None is no loss.
+        return self.loss if callable(self.loss) else LOSSES.get(str(self.loss))
 
     def _uses_y(self) -> bool:
-        # The tags are asked for before the parameters are validated.
-        loss = self.loss if callable(self.loss) else LOSSES.get(str(self.loss))
-        return getattr(loss, "uses_y", False)
+        return getattr(self._loss(), "uses_y", False)
 
     def _check_combinations(self):
         for width in self.hidden_layer_sizes:
@@ -485,8 +484,7 @@ class ContrastiveEncoder(
                 f"loss={self.loss!r} requires y to be passed, but the target y is "
                 "None. Mark unlabelled rows by y = -1."
             )
-        check_consistent_length(X, y)
-        return encode_labels(y)
+        return encode_labels(X, y)
 
     def _has_callables(self):
         return any(map(callable, (self.loss, self.augmentation, self.backbone)))
@@ -508,13 +506,15 @@ class ContrastiveEncoder(
             )
         return regularizer
 
-    def _make_model(self, X, device, generator):
+    def _make_model(self, X, training, device, generator):
+        """Return the model before training, and all rows as it standardizes them."""
         names = column_names(self)
-        scaler = fit_scaler(X, names)
+        scaler = fit_scaler(X[training], names)
+        scaled = scale(scaler, X, names)
         kind, marginals = self.augmentation, None
         if kind in ("auto", "swap"):
             kind = "swap"
-            marginals = marginal_table(scale(scaler, X, names))
+            marginals = marginal_table(scaled[training])
         architecture = Architecture(
             self.n_features_in_,
             self.n_components,
@@ -523,9 +523,10 @@ class ContrastiveEncoder(
             self.backbone,
         )
         augmentation = Augmentation(kind, self.corruption_rate, marginals)
-        return Model(
+        model = Model(
             scaler, names, architecture, augmentation, self.n_views, device, generator
         )
+        return model, scaled
 
     def _make_trainer(self, model, regularizer, seeds):
         loss = self._loss()

@@ -59,11 +59,13 @@ def fit_kmeans(
     """Return the best centers over n_init starts, (K, d), and their rounds."""
     best, best_objective, rounds = None, np.inf, 0
     offset = X.mean(axis=0)
+    centered = X - offset
+    points = to_tensor(centered, device, torch.float64)
     for _ in range(n_init):
-        seeds, _ = kmeans_plusplus(X - offset, n_clusters, random_state=random_state)
-        centers, n_iter = refine_centers(
-            X, seeds + offset, temperature, max_iter=max_iter, tol=tol, device=device
-        )
+        seeds, _ = kmeans_plusplus(centered, n_clusters, random_state=random_state)
+        start = to_tensor(seeds, device, torch.float64)
+        refined, n_iter = refine(points, start, temperature, max_iter=max_iter, tol=tol)
+        centers = to_numpy(refined) + offset
         value = objective(exact_squared_distances(X, centers), temperature)
         if value < best_objective:
             best, best_objective, rounds = centers, value, n_iter

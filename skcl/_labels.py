@@ -6,17 +6,19 @@ import numpy as np
 from pandas import isna
 from pandas.api.types import is_extension_array_dtype
 from sklearn.model_selection import train_test_split
-from sklearn.utils import column_or_1d
+from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 UNLABELLED = -1
 
 
-def encode_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
+def encode_labels(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted classes and each row's code, -1 for an unlabelled row.
 
     Parameters
     ----------
+    X : array-like of n rows
+        What the labels belong to.
     y : array-like of shape (n,)
         Classes of any one type; the integer -1 marks an unlabelled row, in an array of
         objects where the classes are strings.
@@ -31,8 +33,10 @@ def encode_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     Raises
     ------
     ValueError
-        If y is continuous, of mixed types, or has missing values.
+        If y is of another length than X, continuous, of mixed types, or has missing
+        values.
     """
+    check_consistent_length(X, y)
     if isinstance(y, list | tuple) or is_extension_array_dtype(y):
         y = np.asarray(y, dtype=object)  # else -1 becomes a string, an integer a float
     y = column_or_1d(y, warn=True)
@@ -108,8 +112,8 @@ def hold_out(
             f"validation_fraction={validation_fraction!r} does not suit {n} rows: "
             f"{error}"
         ) from error
-    for stratum in np.setdiff1d(strata, np.delete(strata, held_out)):
-        held_out = np.setdiff1d(held_out, np.flatnonzero(strata == stratum)[:1])
+    for missing in np.setdiff1d(strata, np.delete(strata, held_out)):
+        held_out = np.setdiff1d(held_out, np.flatnonzero(strata == missing)[:1])
     training = np.setdiff1d(np.arange(n), held_out)
     if min(len(training), len(held_out)) < 2:
         raise ValueError(

@@ -103,21 +103,22 @@ class Model:
 
     def transform(self, X: np.ndarray, passthrough: bool) -> np.ndarray:
         """Return embeddings, float32, beside the standardized columns if asked for."""
-        width = self.architecture.n_components + passthrough * X.shape[1]
+        n_components = self.architecture.n_components
+        width = n_components + passthrough * X.shape[1]
         Z = np.empty((len(X), width), dtype=np.float32)
         for start in range(0, len(X), CHUNK):
             rows = slice(start, start + CHUNK)
             x = self.standardize(X[rows], first_row=start)
-            Z[rows, : self.architecture.n_components] = self._apply("embed", x)
+            Z[rows, :n_components] = self._apply(self.network.embed, x)
             if passthrough:
-                Z[rows, self.architecture.n_components :] = x
+                Z[rows, n_components:] = x
         return Z
 
     def embed_views(self, X: np.ndarray, n_views: int, seed: int) -> np.ndarray:
         """Return the unit vectors of views of each row, (n, V, projection_dim)."""
         x = torch.from_numpy(self.standardize(X))
         views = self.draw_views(x, n_views, seed)
-        unit_vectors = self._apply("forward", to_numpy(views.flatten(0, 1)))
+        unit_vectors = self._apply(self.network, to_numpy(views.flatten(0, 1)))
         return unit_vectors.reshape(*views.shape[:2], -1)
 
     def draw_views(self, x: Tensor, n_views: int, seed: int) -> Tensor:
@@ -131,13 +132,12 @@ class Model:
         return self.architecture.build(generator).to(self.device, torch.float32)
 
     @torch.no_grad()
-    def _apply(self, method: str, x: np.ndarray) -> np.ndarray:
-        """Apply a method of the network to rows, in blocks of one fixed size.
+    def _apply(self, function: Callable[[Tensor], Tensor], x: np.ndarray) -> np.ndarray:
+        """Apply part of the network to rows, in blocks of one fixed size.
 
         A product of matrices of another size may round differently; in blocks of one
         size a row's result does not depend on the rows beside it.
         """
-        function: Callable[[Tensor], Tensor] = getattr(self.network, method)
         padded = np.zeros((-(-len(x) // BLOCK) * BLOCK, x.shape[1]), dtype=np.float32)
         padded[: len(x)] = x
         outputs = to_numpy(function(to_tensor(padded, self.device, torch.float32)))

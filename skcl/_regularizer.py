@@ -30,7 +30,6 @@ from skcl.clustering import (
     entropic_relaxation,
     refine,
     residual,
-    spectral_relaxation,
     spectral_subspace,
     squared_distances,
 )
@@ -231,10 +230,8 @@ class RelaxedKMeansRegularizer(
         """
         if isinstance(state, Subspace):
             return residual(means, state.mean, state.directions)
-        objective = entropic_relaxation(
-            means, state.centers, self.temperature, labels=y
-        )
-        return objective + self.temperature * math.log(len(state.centers))
+        entropic = entropic_relaxation(means, state.centers, self.temperature, labels=y)
+        return entropic + self.temperature * math.log(len(state.centers))
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y=None):
@@ -270,21 +267,14 @@ class RelaxedKMeansRegularizer(
             "n_init": self.n_init,
             "random_state": check_random_state(self.random_state),
         }
-        if self.relaxation == "entropic":
-            self.cluster_centers_, self.n_iter_ = fit_kmeans(
-                X, self.n_clusters, self.temperature, **options, **starts
-            )
-        else:
-            self.cluster_centers_, self.n_iter_ = self._round(X, options, starts)
+        entropic = self.relaxation == "entropic"
+        fit_centers = self._fit_entropic if entropic else self._fit_spectral
+        self.cluster_centers_, self.n_iter_, self.relaxed_inertia_ = fit_centers(
+            X, options, starts
+        )
         squared = exact_squared_distances(X, self.cluster_centers_)
         self.labels_ = squared.argmin(axis=1).astype(np.int32)
         self.inertia_ = objective(squared, 0)
-        if self.relaxation == "entropic":
-            self.relaxed_inertia_ = objective(squared, self.temperature)
-        else:
-            points = to_tensor(X - X.mean(axis=0), device, torch.float64)
-            relaxed = spectral_relaxation(points, self.n_clusters)
-            self.relaxed_inertia_ = relaxed.item() * len(X)
         n_found = len(np.unique(self.labels_))
         if n_found < self.n_clusters:
             warnings.warn(
@@ -292,7 +282,7 @@ class RelaxedKMeansRegularizer(
                 "there are fewer distinct rows"
                 + (
                     f", or temperature={self.temperature} is high for the scale of X."
-                    if self.relaxation == "entropic"
+                    if entropic
                     else "."
                 ),
                 ConvergenceWarning,
@@ -421,16 +411,27 @@ class RelaxedKMeansRegularizer(
         )
         return torch.cat([seeds, to_tensor(free, means.device, means.dtype)])
 
-    def _round(self, X: np.ndarray, options: dict, starts: dict):
+    def _fit_entropic(self, X: np.ndarray, options: dict, starts: dict):
+        """Return centers, rounds and the relaxed objective as a sum."""
+        centers, n_iter = fit_kmeans(
+            X, self.n_clusters, self.temperature, **options, **starts
+        )
+        squared = exact_squared_distances(X, centers)
+        return centers, n_iter, objective(squared, self.temperature)
+
+    def _fit_spectral(self, X: np.ndarray, options: dict, starts: dict):
         """Turn the spectral solution into a partition, and that into centers."""
         mean = X.mean(axis=0)
         points = to_tensor(X - mean, options["device"], torch.float64)
-        directions = to_numpy(spectral_subspace(points, self.n_clusters)[1])
+        subspace = spectral_subspace(points, self.n_clusters)
+        relaxed = residual(points, *subspace).item() * len(X)
+        directions = to_numpy(subspace[1])
         seeds = np.zeros((1, 0))  # of one cluster, whose subspace is a point
         if self.n_clusters > 1:
             inside = (X - mean) @ directions
             seeds, _ = fit_kmeans(inside, self.n_clusters, 0, **options, **starts)
-        return refine_centers(X, mean + seeds @ directions.T, 0, **options)
+        centers = mean + seeds @ directions.T
+        return *refine_centers(X, centers, 0, **options), relaxed
 
     @property
     def _n_features_out(self):

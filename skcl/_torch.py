@@ -38,13 +38,6 @@ def make_generator(seed: int, device: torch.device) -> Generator:
     return Generator(device=device).manual_seed(seed)
 
 
-def seed_from(generator: Generator) -> int:
-    """Draw a seed for numpy from a torch generator."""
-    high = np.iinfo(np.int32).max
-    drawn = torch.randint(high, (), generator=generator, device=generator.device)
-    return int(drawn.item())
-
-
 @contextmanager
 def gradients_enabled() -> Iterator[None]:
     """Record gradients, also where the caller has switched them off."""

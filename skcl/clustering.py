@@ -23,18 +23,19 @@ def squared_distances(points: Tensor, centers: Tensor) -> Tensor:
     return (norms - 2 * products).clamp_min(0)
 
 
-def assign(points: Tensor, centers: Tensor, temperature: float) -> Tensor:
+def assign(
+    points: Tensor, centers: Tensor, temperature: float, labels: Tensor | None = None
+) -> Tensor:
     """Return the share of each cluster in each point, (n, K).
 
-    exp(-‖m_i - c_k‖²/τ), normalized over the clusters; the nearest alone if τ = 0.
+    exp(-‖m_i - c_k‖²/τ), normalized over the clusters; the nearest alone if τ = 0. A
+    labelled point belongs to its own center.
     """
-    return _assign(squared_distances(points, centers), temperature)
-
-
-def hard_objective(points: Tensor, centers: Tensor) -> Tensor:
-    """Return the k-means objective, mean_i min_k ‖m_i - c_k‖²."""
-    nearest = centers[squared_distances(points, centers).argmin(dim=1)]
-    return mean((points - nearest).square().sum(dim=1))
+    squared = _allowed_distances(points, centers, labels)
+    if temperature == 0:
+        nearest = squared.argmin(dim=1)
+        return torch.nn.functional.one_hot(nearest, len(centers)).to(points)
+    return (-squared / temperature).softmax(dim=1)
 
 
 def entropic_relaxation(
@@ -77,9 +78,7 @@ def entropic_relaxation(
     >>> round(entropic_relaxation(points, points, temperature=0.01).item(), 6)
     0.0
     """
-    squared = squared_distances(points, centers)
-    if labels is not None:
-        squared = squared + _forbidden(labels, len(centers))
+    squared = _allowed_distances(points, centers, labels)
     return mean(-temperature * (-squared / temperature).logsumexp(dim=1))
 
 
@@ -180,11 +179,9 @@ def refine(
         The rounds run.
     """
     variance = mean((points - _mean_point(points)).square().sum(dim=1)).item()
-    forbidden = 0 if labels is None else _forbidden(labels, len(centers))
     n_iter = 0
     for n_iter in range(1, max_iter + 1):  # noqa: B007
-        squared = squared_distances(points, centers) + forbidden
-        assigned = _assign(squared, temperature).to(points)  # (n, K)
+        assigned = assign(points, centers, temperature, labels)  # (n, K)
         mass = summed_products(assigned, torch.ones_like(points[:, :1]))
         sums = summed_products(assigned, points)
         tiny = torch.finfo(points.dtype).tiny
@@ -196,19 +193,18 @@ def refine(
     return centers, n_iter
 
 
-def _assign(squared: Tensor, temperature: float) -> Tensor:
-    if temperature == 0:
-        return torch.nn.functional.one_hot(squared.argmin(dim=1), squared.shape[1])
-    return (-squared / temperature).softmax(dim=1)
-
-
 def _mean_point(points: Tensor) -> Tensor:
     ones = torch.ones_like(points[:, :1])
     return summed_products(points, ones).squeeze(1) / len(points)
 
 
-def _forbidden(labels: Tensor, n_clusters: int) -> Tensor:
-    """Return +inf where a labelled point must not go, 0 elsewhere, (n, K)."""
-    cluster = torch.arange(n_clusters, device=labels.device)
+def _allowed_distances(
+    points: Tensor, centers: Tensor, labels: Tensor | None
+) -> Tensor:
+    """Return squared distances, +inf where a labelled point must not go, (n, K)."""
+    squared = squared_distances(points, centers)
+    if labels is None:
+        return squared
+    cluster = torch.arange(len(centers), device=labels.device)
     wrong = (labels[:, None] >= 0) & (labels[:, None] != cluster)
-    return torch.where(wrong, math.inf, 0.0)
+    return squared + torch.where(wrong, math.inf, 0.0)

@@ -21,4 +21,4 @@ def test_code_blocks_run(path, capsys):
 
 def test_the_example_of_the_readme_is_five_lines():
     first = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(first.group(1).split("\n")) - first.group(1).count("\n\n") - 1 == 5
+    assert len([line for line in first.group(1).splitlines() if line]) == 5
