@@ -52,7 +52,12 @@ def _sum_inner(a: Tensor, b: Tensor) -> Tensor:
     return blocks[0] if len(blocks) == 1 else torch.stack(blocks).sum(dim=0)
 
 
-def mean(values: Tensor) -> Tensor:
-    """Return the mean of a vector."""
-    sums = torch.stack([block.sum() for block in values.split(BLOCK)])
-    return sums.sum() / len(values)
+def mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return the mean of a vector, weighted if weights are given."""
+    if weight is not None:
+        return _sum(values * weight) / _sum(weight)
+    return _sum(values) / len(values)
+
+
+def _sum(values: Tensor) -> Tensor:
+    return torch.stack([block.sum() for block in values.split(BLOCK)]).sum()

@@ -15,7 +15,7 @@ FLOORS = [
     {"_blocks"},
     {"losses", "clustering", "augmentations", "networks", "theory", "datasets"},
     {"_torch"},
-    {"_kmeans", "_labels", "_table", "_training"},
+    {"_kmeans", "_labels", "_table", "_training", "_weights"},
     {"_model"},
     {"_encoder", "_regularizer", "_discrepancy"},
     {"__init__"},
@@ -40,6 +40,7 @@ TOOLS = {
     "_model": {"numpy", "sklearn", "torch"},
     "_table": {"numpy", "pandas", "sklearn"},
     "_training": {"numpy", "torch", "tqdm"},
+    "_weights": {"numpy", "sklearn"},
 }
 
 
