@@ -3,19 +3,20 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PYTEST_ARGS ?= -n 2
-OLDEST := 1.6.1
+OLDEST := scikit-learn_1.6.1
+PANDAS_3 := pandas_3.1.1
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 INSTALLED := $(VENV)/.installed
-OVERLAY := .overlay/scikit-learn-$(OLDEST)
+OVERLAY := $(CURDIR)/.overlay
 
 # scikit-learn's array-API check runs only with the first of these; one thread a process,
 # as there are two test processes.
 TEST_ENV := SCIPY_ARRAY_API=1 OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: help demo test test-oldest lint format clean
+.PHONY: help demo test test-oldest test-pandas-3 lint format clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,10 +32,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 		--config-settings editable_mode=compat -e '.[test]'
 	touch $@
 
-# Beside the installed packages, in front of them on the path. --upgrade replaces what an
-# interrupted install has left.
-$(OVERLAY)/.installed: | $(INSTALLED)
-	$(PIP) install --no-deps --only-binary :all: --upgrade --target $(OVERLAY) scikit-learn==$(OLDEST)
+# Other versions, beside the installed packages and in front of them on the path.
+# --upgrade replaces what an interrupted install has left.
+.overlay/%/.installed: | $(INSTALLED)
+	$(PIP) install --no-deps --only-binary :all: --upgrade --target .overlay/$* $(subst _,==,$*)
 	touch $@
 
 demo: $(INSTALLED)  ## Run the example on real imbalanced tables
@@ -43,10 +44,15 @@ demo: $(INSTALLED)  ## Run the example on real imbalanced tables
 test: lint  ## Lint, then run the tests and doctests
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-oldest: export PYTHONPATH := $(CURDIR)/$(OVERLAY)
-test-oldest: $(OVERLAY)/.installed  ## Run the tests and doctests on the oldest scikit-learn
-	$(BIN)/python -c 'from sklearn import __version__ as v; assert v == "$(OLDEST)", v'
+test-oldest: export PYTHONPATH := $(OVERLAY)/$(OLDEST)
+test-oldest: .overlay/$(OLDEST)/.installed  ## Run the tests and doctests on the oldest scikit-learn
+	$(BIN)/python -c 'import sklearn; assert sklearn.__file__.startswith("$(PYTHONPATH)")'
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-pandas-3: export PYTHONPATH := $(OVERLAY)/$(PANDAS_3)
+test-pandas-3: .overlay/$(PANDAS_3)/.installed  ## Run the tests of tables on pandas 3
+	$(BIN)/python -c 'import pandas; assert pandas.__file__.startswith("$(PYTHONPATH)")'
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) tests
 
 lint: $(INSTALLED)  ## Check style and format
 	$(BIN)/ruff check

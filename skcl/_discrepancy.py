@@ -15,15 +15,33 @@ from sklearn.base import (
 )
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.metadata_routing import (
+    MetadataRouter,
+    MethodMapping,
+    _raise_for_params,
+    _routing_enabled,
+    process_routing,
+)
+from sklearn.utils.validation import (
+    _check_method_params,
+    _num_samples,
+    check_is_fitted,
+    has_fit_parameter,
+)
 
 from skcl import theory
 from skcl._kmeans import exact_squared_distances, fit_kmeans, nearest
-from skcl._labels import UNLABELLED, check_two_classes, encode_labels
+from skcl._labels import (
+    UNLABELLED,
+    check_two_classes,
+    encode_known_labels,
+    encode_labels,
+)
 from skcl._table import check_table, forget_fit
 from skcl._torch import draw_seed
+from skcl._weights import weigh
 
 # What a two-dimensional representation, without views and temperature, has.
 REPRESENTATION_TERMS = ("discrepancy", "squared_discrepancy", "relative_discrepancy")
@@ -101,6 +119,12 @@ class DiscrepancyScorer(
     loss is 0 for a constant encoder at every temperature, and -log K at the least: to
     compare temperatures by it asks at which the classes' centers tell most.
 
+    Weights of rows enter each mean over rows: centers, classes' frequencies, losses.
+    A row of weight 0 counts as absent. Weights given to fit reach the encoder too: with
+    metadata routing, if it requests them, and without, if its fit takes sample_weight.
+    As scorer in a search with metadata routing, the scorer is passed weights once
+    ``DiscrepancyScorer().set_score_request(sample_weight=True)`` asks for them.
+
     References
     ----------
     "Internal Discrepancy for Contrastive Learning: Generalization Bounds and Downstream
@@ -143,7 +167,7 @@ class DiscrepancyScorer(
         self.random_state = random_state
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y=None):
+    def fit(self, X, y=None, sample_weight=None, **fit_params):
         """Learn the centers; with an encoder, fit it first.
 
         Parameters
@@ -152,6 +176,10 @@ class DiscrepancyScorer(
             What the encoder takes; without one, a representation.
         y : array-like of shape (n_samples,), default=None
             Classes. -1 marks an unlabelled row, which is left out. None: clusters.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows, not negative; None is equal weights.
+        **fit_params : dict
+            What else the encoder's fit is to be passed, with metadata routing.
 
         Returns
         -------
@@ -162,10 +190,15 @@ class DiscrepancyScorer(
         ------
         ValueError
             If a parameter is out of range, `term` needs an encoder, there are no labels
-            and no n_clusters, or X is not what the encoder takes.
+            and no n_clusters, X is not what the encoder takes, a weight is negative, or
+            weights cannot be passed to the encoder.
         """
         forget_fit(self)
         self._term(y, self.encoder is not None)
+        params = self._encoder_params(sample_weight, fit_params)
+        rows, *counted = _counted(X, y, sample_weight)
+        params = _check_method_params(X, params, rows)
+        X, y, sample_weight = counted
         if y is None:
             n_clusters = self._n_clusters(self.encoder, _num_samples(X))
         if self.encoder is not None:
@@ -174,14 +207,20 @@ class DiscrepancyScorer(
         self._views_seed_ = draw_seed(rng)
         self.encoder_ = None
         if self.encoder is not None:
-            self.encoder_ = clone(self.encoder).fit(X, y)
+            self.encoder_ = clone(self.encoder).fit(X, y, **params)
             _copy_input_attributes(self, self.encoder_)
         means = _means(self._views(X, reset=True))
         if y is None:
-            self.centers_ = _cluster(means, n_clusters, rng)[0]
+            weight = _normalized(sample_weight)
+            self.centers_ = _cluster(means, n_clusters, rng, weight)[0]
         else:
             self.classes_, codes = _encode(means, y)
-            self.centers_ = theory.class_centers(means[codes >= 0], codes[codes >= 0])
+            known = codes >= 0
+            self.centers_ = theory.class_centers(
+                means[known],
+                codes[known],
+                sample_weight=_normalized(sample_weight, known),
+            )
         return self
 
     def transform(self, X):
@@ -233,7 +272,7 @@ class DiscrepancyScorer(
             raise ValueError("y holds -1: an unlabelled row has no center of its own.")
         return -theory.internal_discrepancy(*measured.partition())
 
-    def score(self, X, y=None):
+    def score(self, X, y=None, sample_weight=None):
         """Return minus the term, with the centers learned in fit.
 
         Parameters
@@ -242,6 +281,8 @@ class DiscrepancyScorer(
             Rows with the columns of fit.
         y : array-like of shape (n_samples,), default=None
             Their classes; None is the nearest center.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows, not negative; None is equal weights.
 
         Returns
         -------
@@ -251,13 +292,14 @@ class DiscrepancyScorer(
         Raises
         ------
         ValueError
-            If y has a class that fit did not see, or fit had no labels.
+            If y has a class that fit did not see, fit had no labels, or a weight is
+            negative.
         """
-        measured = self._measure(X, y)
+        measured = self._measure(X, y, sample_weight)
         encoder = None if self.encoder_ is None else _find(self.encoder_)[1]
         return -_evaluate(self._term(y, encoder is not None), measured, encoder)
 
-    def __call__(self, estimator, X, y=None):
+    def __call__(self, estimator, X, y=None, sample_weight=None):
         """Score a fitted pipeline or encoder: the protocol of `scoring`.
 
         Parameters
@@ -269,6 +311,8 @@ class DiscrepancyScorer(
             Held-out rows.
         y : array-like of shape (n_samples,), default=None
             Their classes, -1 for an unlabelled row; None: clusters.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows, not negative; None is equal weights.
 
         Returns
         -------
@@ -278,8 +322,8 @@ class DiscrepancyScorer(
         Raises
         ------
         ValueError
-            If the scorer has an encoder of its own, no step has `embed_views`, or there
-            are neither labels nor a number of clusters.
+            If the scorer has an encoder of its own, no step has `embed_views`, there
+            are neither labels nor a number of clusters, or a weight is negative.
         """
         self._validate_params()
         if self.encoder is not None:
@@ -289,17 +333,23 @@ class DiscrepancyScorer(
             )
         seed = 0 if self.random_state is None else deepcopy(self.random_state)
         rng = check_random_state(seed)
+        _, X, y, sample_weight = _counted(X, y, sample_weight)
         views = _embed(estimator, X, self.n_views, draw_seed(rng))
         means = _means(views)
         term = self._term(y, has_encoder=True)
         if y is None:
             n_clusters = self._n_clusters(estimator, len(means))
-            measured = Measured(views, *_cluster(means, n_clusters, rng))
+            weight = _normalized(sample_weight)
+            clusters = _cluster(means, n_clusters, rng, weight)
+            measured = Measured(views, *clusters, weight)
         else:
             codes = _encode(means, y)[1]
             known = codes >= 0
-            centers = theory.class_centers(means[known], codes[known])
-            measured = Measured(views[known], centers, codes[known])
+            weight = _normalized(sample_weight, known)
+            centers = theory.class_centers(
+                means[known], codes[known], sample_weight=weight
+            )
+            measured = Measured(views[known], centers, codes[known], weight)
         return -_evaluate(term, measured, _find(estimator)[1])
 
     def _term(self, y, has_encoder: bool) -> str:
@@ -323,33 +373,70 @@ class DiscrepancyScorer(
             return check_table(self, X, reset=reset)[:, None, :]
         return _embed(self.encoder_, X, self.n_views, self._views_seed_)
 
-    def _measure(self, X, y) -> "Measured":
+    def _measure(self, X, y, sample_weight=None) -> "Measured":
         check_is_fitted(self, "centers_")
+        _, X, y, sample_weight = _counted(X, y, sample_weight)
         views = self._views(X)
         if y is None:
-            return Measured(views, self.centers_, nearest(_means(views), self.centers_))
+            codes = nearest(_means(views), self.centers_)
+            return Measured(views, self.centers_, codes, _normalized(sample_weight))
         if not hasattr(self, "classes_"):
             raise ValueError(
                 "y was given, but the scorer was fitted without labels: its centers "
                 "are clusters. Fit it with y, or score with y=None."
             )
-        classes, codes = encode_labels(views, y)
-        if not len(classes):
-            raise ValueError("y has no labelled row: -1 marks an unlabelled one.")
-        unseen = np.setdiff1d(classes, self.classes_)
-        if len(unseen):
-            raise ValueError(
-                f"y has the classes {unseen.tolist()}, which fit did not see; allowed "
-                f"are {self.classes_.tolist()}, and -1 for an unlabelled row."
-            )
+        codes = encode_known_labels(views, y, self.classes_)
         known = codes >= 0
-        index = np.searchsorted(self.classes_, classes)[codes[known]]
-        return Measured(views[known], self.centers_, index)
+        if not known.any():
+            raise ValueError("y has no labelled row: -1 marks an unlabelled one.")
+        weight = _normalized(sample_weight, known)
+        return Measured(views[known], self.centers_, codes[known], weight)
+
+    def _encoder_params(self, sample_weight, fit_params: dict) -> dict:
+        """Return what the encoder's fit is passed: by its requests, or by its names."""
+        _raise_for_params(fit_params, self, "fit")
+        if _routing_enabled():
+            routed = process_routing(
+                self, "fit", sample_weight=sample_weight, **fit_params
+            )
+            return {} if self.encoder is None else routed["encoder"]["fit"]
+        ignores = self.encoder is None or isinstance(self.encoder, FrozenEstimator)
+        if sample_weight is None or ignores:
+            return {}
+        if has_fit_parameter(self.encoder, "sample_weight"):
+            return {"sample_weight": sample_weight}
+        raise ValueError(
+            f"sample_weight cannot be passed to {type(self.encoder).__name__}, whose "
+            "fit does not name it. Enable metadata routing, "
+            "sklearn.set_config(enable_metadata_routing=True), and let each step say "
+            "by set_fit_request(sample_weight=True), or False, whether it takes it."
+        )
+
+    def get_metadata_routing(self):
+        """Return who takes which metadata: the scorer itself, and its encoder in fit.
+
+        Returns
+        -------
+        MetadataRouter
+            See scikit-learn's user guide on metadata routing.
+        """
+        # scikit-learn 1.6 needs the owner's name.
+        router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
+        if self.encoder is None:
+            return router
+        mapping = MethodMapping().add(caller="fit", callee="fit")
+        return router.add(encoder=self.encoder, method_mapping=mapping)
+
+    def _accept_sample_weight(self):
+        # Without metadata routing, scikit-learn asks this of several scorers.
+        return True
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         if self.encoder is not None and hasattr(self.encoder, "__sklearn_tags__"):
-            tags.target_tags.required = get_tags(self.encoder).target_tags.required
+            inner = get_tags(self.encoder)
+            tags.target_tags.required = inner.target_tags.required
+            tags.input_tags.allow_nan = inner.input_tags.allow_nan
         if self.n_clusters is None and _regularizer_clusters(self.encoder) is None:
             tags.target_tags.required = True
         return tags
@@ -379,6 +466,7 @@ class Measured(NamedTuple):
     views: np.ndarray  # (n, V, d)
     centers: np.ndarray  # (K, d)
     codes: np.ndarray  # (n,)
+    weight: np.ndarray | None  # (n,)
 
     def partition(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return positive means, centers and codes."""
@@ -387,29 +475,29 @@ class Measured(NamedTuple):
 
 def _evaluate(term: str, measured: Measured, encoder: Any) -> float:
     """Return a term; an encoder of None leaves those of a representation."""
-    partition = measured.partition()
+    partition, weight = measured.partition(), measured.weight
     discrepancy = theory.internal_discrepancy(*partition)
     match term:
         case "discrepancy":
-            return float(discrepancy.mean())
+            return float(np.average(discrepancy, weights=weight))
         case "squared_discrepancy":
-            return float((discrepancy**2).mean())
+            return float(np.average(discrepancy**2, weights=weight))
         case "relative_discrepancy":
             rounding = np.finfo(measured.views.dtype).eps
-            return theory.relative_discrepancy(*partition, rounding)
+            return theory.relative_discrepancy(*partition, rounding, weight)
     if callable(encoder.loss):
         raise ValueError(
             f"term={term!r} is not defined for the encoder's loss={encoder.loss!r}, a "
             f"callable; {REPRESENTATION_TERMS} are allowed."
         )
-    views, centers, codes = measured
+    views, centers, codes, _ = measured
     temperature, loss = encoder.temperature, encoder.loss
     if term == "incurred_loss":
-        return theory.incurred_loss(views, codes, temperature, loss, centers)
-    contrastive = theory.contrastive_loss(views, temperature, loss, codes)
+        return theory.incurred_loss(views, codes, temperature, loss, centers, weight)
+    contrastive = theory.contrastive_loss(views, temperature, loss, codes, weight)
     if term == "contrastive_loss":
         return contrastive
-    return theory.upper_bound(contrastive, discrepancy, temperature, loss)
+    return theory.upper_bound(contrastive, discrepancy, temperature, loss, weight)
 
 
 def _search(estimator: Any) -> tuple[list, Any] | None:
@@ -422,8 +510,10 @@ def _search(estimator: Any) -> tuple[list, Any] | None:
         for i in reversed(range(len(estimator.steps))):
             found = _search(estimator.steps[i][1])
             if found is not None:
-                before, encoder = found
-                return ([estimator[:i]] if i else []) + before, encoder
+                # Without those that act in fit alone: samplers of imbalanced-learn.
+                steps = [step for _, step in estimator.steps[:i]]
+                acting = [step for step in steps if hasattr(step, "transform")]
+                return acting + found[0], found[1]
     return ([], estimator) if hasattr(estimator, "embed_views") else None
 
 
@@ -452,6 +542,32 @@ def _embed(estimator: Any, X: Any, n_views: int, seed: int) -> np.ndarray:
     return encoder.embed_views(X, n_views, random_state=seed)
 
 
+def _counted(
+    X: Any, y: Any, sample_weight: Any
+) -> tuple[np.ndarray | None, Any, Any, np.ndarray | None]:
+    """Return the rows with a weight, their labels, and their weights as given.
+
+    Their index comes first; None is all rows.
+    """
+    if sample_weight is None:
+        return None, X, y, None
+    X, y = indexable(X, y)
+    n = _num_samples(X)
+    rows, _ = weigh(sample_weight, n)
+    weight = np.broadcast_to(np.asarray(sample_weight, dtype=np.float64), n)
+    if isinstance(rows, slice):
+        return None, X, y, weight
+    y = None if y is None else _safe_indexing(y, rows)
+    return rows, _safe_indexing(X, rows), y, weight[rows]
+
+
+def _normalized(
+    weight: np.ndarray | None, rows: slice | np.ndarray = slice(None)
+) -> np.ndarray | None:
+    """Return the weights of these rows, of mean 1; None if they are all equal."""
+    return None if weight is None else weigh(weight[rows], len(weight[rows]))[1]
+
+
 def _encode(rows: np.ndarray, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return classes and codes; beside unlabelled rows there must be two classes."""
     classes, codes = encode_labels(rows, y)
@@ -461,7 +577,10 @@ def _encode(rows: np.ndarray, y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cluster(
-    means: np.ndarray, n_clusters: int, rng: np.random.RandomState
+    means: np.ndarray,
+    n_clusters: int,
+    rng: np.random.RandomState,
+    weight: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return k-means centers, the exact means of their rows, and the rows' codes."""
     centers, _ = fit_kmeans(
@@ -473,9 +592,10 @@ def _cluster(
         tol=1e-4,
         device=torch.device("cpu"),
         random_state=rng,
+        sample_weight=weight,
     )
     codes = nearest(means, centers)
-    exact = theory.class_centers(means, codes, n_clusters)
+    exact = theory.class_centers(means, codes, n_clusters, weight)
     return np.where(np.isnan(exact), centers, exact), codes
 
 

@@ -1,9 +1,11 @@
 """The contrastive encoder."""
 
+from copy import deepcopy
 from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import (
     BaseEstimator,
@@ -12,22 +14,23 @@ from sklearn.base import (
     _fit_context,
     clone,
 )
-from sklearn.utils import check_random_state
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from torch import nn
 
 from skcl import theory
-from skcl._labels import check_two_classes, encode_labels, hold_out
-from skcl._model import CPU, Augmentation, Model
-from skcl._table import (
-    check_table,
-    column_names,
-    fit_scaler,
-    forget_fit,
-    marginal_table,
-    scale,
+from skcl._callables import check_take_weights, is_foreign, try_callables
+from skcl._columns import Columns, marginal_table
+from skcl._labels import (
+    check_two_classes,
+    class_weights,
+    encode_known_labels,
+    encode_labels,
+    hold_out,
 )
+from skcl._model import CPU, Augmentation, Model
+from skcl._table import Rows, check_rows, column_names, find_categorical, forget_fit
 from skcl._torch import (
     draw_seed,
     gradients_enabled,
@@ -36,7 +39,8 @@ from skcl._torch import (
     resolve_device,
     to_tensor,
 )
-from skcl._training import Objective, Stopping, Trainer, embed
+from skcl._training import Batch, Objective, Stopping, Trainer
+from skcl._weights import weigh
 from skcl.losses import LOSSES
 from skcl.networks import Architecture
 
@@ -60,38 +64,58 @@ class ContrastiveEncoder(
         y = -1 for an unlabelled row, whose positives are its own views alone; the
         others ignore y. A callable has the signature ``loss(z, temperature, y)``, z a
         tensor of unit vectors (n, n_views, projection_dim), and uses labels if its
-        attribute ``uses_y`` is true.
+        attribute ``uses_y`` is true. To be fitted with weights it takes
+        ``sample_weight`` too, a tensor (n,).
     temperature : float, default=0.2
         t, by which the loss divides similarities; ignored by "spectral".
     augmentation : {"auto", "swap", "noise"} or callable, default="auto"
-        How a view is drawn of standardized rows. "swap" replaces values by draws
-        from their columns, "noise" adds Gaussian noise; "auto" is "swap". A callable
-        has the signature ``augmentation(x, generator) -> view``, of tensors of rows,
-        and draws the view of each row by itself: it is also called on single rows.
+        How a view is drawn of a row. "swap" replaces values by draws from their
+        columns, a category as a whole; "noise" adds Gaussian noise to numbers; "auto"
+        is "swap". A callable has the signature ``augmentation(x, generator) -> view``,
+        of tensors of rows, and draws the view of each row by itself: it is also called
+        on single rows. The columns of x are those of X: numbers are standardized, NaN
+        where missing, and categories are codes.
     corruption_rate : float, default=0.3
         For "swap", the probability with which a value is replaced, at most 1; for
         "noise", the standard deviation, in standard deviations of the column.
     n_views : int, default=2
         Views of each row in a training step, at least 2.
     backbone : "mlp" or callable, default="mlp"
-        A callable ``backbone(n_features_in, n_components)`` returns an
-        ``nn.Module`` from standardized rows to embeddings.
+        A callable ``backbone(n_inputs, n_components)`` returns an ``nn.Module`` to
+        embeddings. Its inputs are the standardized numbers, 0 where missing; an
+        indicator for each that training rows lack; and the categories' vectors. Where
+        there are only numbers, n_inputs is the number of columns.
     hidden_layer_sizes : tuple of int, default=(256, 256)
         Widths of the hidden layers of the MLP.
     projection_dim : int, default=64
         Dimension of the projection head's unit vectors, at least 2.
     passthrough : bool, default=False
-        Whether transform returns the standardized input columns beside the embedding.
+        Whether transform returns the input columns beside the embedding: numbers
+        standardized, 0 where missing, with indicators as SimpleImputer has them;
+        categories as OneHotEncoder has them.
     regularizer : RelaxedKMeansRegularizer, similar object or None, default=None
         Penalty on the views' mean vectors; None for none.
     regularizer_weight : float, default=1.0
         Its weight, in units of the factor with which the squared internal discrepancy
         enters the loss's bound, 1/t for "infonce". It is 0 for the first 40 % of
         max_iter and has risen to its value at 60 %.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by which the weights of their labelled rows are multiplied.
+        "balanced": all classes weigh the same together. Unlabelled rows keep theirs.
+        Needs y, whatever the loss.
+    sampling : {"uniform", "balanced"}, default="uniform"
+        "uniform": an epoch visits each row once. "balanced": it visits as many rows,
+        each class equally often, rows of rare classes again and again, of frequent
+        ones some; unlabelled rows once. Needs y, whatever the loss.
+    categorical_features : "from_dtype", array-like or None, default="from_dtype"
+        Which columns hold categories: a mask, positions or names. "from_dtype": those
+        of categorical or string dtype, and of objects that are strings. None: no
+        column. A category has a learned vector; unseen ones have one in common, and so
+        have missing ones.
     batch_size : int, default=256
         The most rows in a training step, at least 2.
     max_iter : int, default=100
-        The most epochs.
+        The most epochs of a call of fit.
     learning_rate : float, default=1e-3
         Step size of AdamW.
     weight_decay : float, default=1e-4
@@ -107,6 +131,9 @@ class ContrastiveEncoder(
         regularizer, epochs count from where it has reached its weight.
     tol : float, default=1e-4
         The least rise of the validation score that counts.
+    warm_start : bool, default=False
+        Whether fit goes on from the last fit, with its optimizer, for max_iter more
+        epochs. Columns, categories, classes, network and augmentation stay as they are.
     device : str or torch.device, default="auto"
         Where to train: "auto" is CUDA where there is one, else the CPU.
     random_state : int, RandomState instance or None, default=None
@@ -132,9 +159,11 @@ class ContrastiveEncoder(
         Minus the objective of the held-out rows by epoch, in batches as in training;
         None without early stopping.
     n_iter_ : int
-        Epochs run.
+        Epochs run, over all calls of a warm start or of partial_fit.
     classes_ : ndarray of shape (n_classes,)
-        The classes, without -1; only where the loss uses labels.
+        The classes, without -1; only where labels are used.
+    categorical_features_ : ndarray of bool, of shape (n_features_in_,)
+        Which columns hold categories.
     n_features_in_ : int
         Number of input columns.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -183,6 +212,9 @@ class ContrastiveEncoder(
         "passthrough": ["boolean"],
         "regularizer": [HasMethods(["start", "penalty"]), None],
         "regularizer_weight": [Interval(Real, 0, None, closed="left")],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+        "sampling": [StrOptions({"uniform", "balanced"})],
+        "categorical_features": [StrOptions({"from_dtype"}), "array-like", None],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
@@ -191,6 +223,7 @@ class ContrastiveEncoder(
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
         "device": [str, torch.device],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -211,6 +244,9 @@ class ContrastiveEncoder(
         passthrough=False,
         regularizer=None,
         regularizer_weight=1.0,
+        class_weight=None,
+        sampling="uniform",
+        categorical_features="from_dtype",
         batch_size=256,
         max_iter=100,
         learning_rate=1e-3,
@@ -219,6 +255,7 @@ class ContrastiveEncoder(
         validation_fraction=0.1,
         n_iter_no_change=10,
         tol=1e-4,
+        warm_start=False,
         device="auto",
         random_state=None,
         verbose=0,
@@ -235,6 +272,9 @@ class ContrastiveEncoder(
         self.passthrough = passthrough
         self.regularizer = regularizer
         self.regularizer_weight = regularizer_weight
+        self.class_weight = class_weight
+        self.sampling = sampling
+        self.categorical_features = categorical_features
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.learning_rate = learning_rate
@@ -243,21 +283,27 @@ class ContrastiveEncoder(
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
+        self.warm_start = warm_start
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y=None):
+    def fit(self, X, y=None, sample_weight=None):
         """Learn the embedding.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Numeric or boolean rows, at least two, all finite, on any scale.
+            Rows of numbers on any scale, booleans, and categories, at least two.
+            Values may be missing, but not infinite.
         y : array-like of shape (n_samples,), default=None
-            Classes, where the loss uses them: -1 marks an unlabelled row, in an array
-            of objects where the classes are strings. Otherwise ignored.
+            Classes, where loss, class_weight or sampling uses them: -1 marks an
+            unlabelled row, in an array of objects where the classes are strings.
+            Otherwise ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows, in the loss as anchors, positives and negatives, in the
+            penalty and in the standardization. A row of weight 0 counts as absent.
 
         Returns
         -------
@@ -266,51 +312,164 @@ class ContrastiveEncoder(
 
         Raises
         ------
-        ValueError
-            If a parameter is out of range, a column is not numeric or not finite, the
-            loss needs labels and has fewer than two classes, or training diverges.
+        ValueError, TypeError
+            If a parameter or weight is out of range, a column holds times, text or
+            mixed types, a number is infinite, labels are needed and have fewer than two
+            classes, or training diverges.
         """
+        resumed = self.warm_start and self.__sklearn_is_fitted__()
+        if not resumed:
+            forget_fit(self)
+        return self._fit(X, y, sample_weight, n_epochs=self.max_iter)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X, y=None, classes=None, sample_weight=None):
+        """Train for one epoch on some rows, from where the last call has come.
+
+        The first call fixes scale, categories and classes. The regularizer sets in at a
+        share of max_iter calls.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows, at least two.
+        y : array-like of shape (n_samples,), default=None
+            Classes, as in fit.
+        classes : array-like of shape (n_classes,), default=None
+            All classes that later calls may bring, in the first call; None are those of
+            its y.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, as in fit; they are relative to the other rows of the call.
+
+        Returns
+        -------
+        ContrastiveEncoder
+            The fitted encoder.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As in fit; also for a class or column that the first call did not have, for
+            early_stopping, and for class_weight="balanced", which needs all rows.
+        """
+        if self.early_stopping:
+            raise ValueError("partial_fit does not support early_stopping=True.")
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "partial_fit does not support class_weight='balanced', which needs the "
+                "number of rows of each class. Give the weights as a dict."
+            )
+        return self._fit(X, y, sample_weight, n_epochs=1, classes=classes)
+
+    def _fit(self, X, y, sample_weight, *, n_epochs, classes=None):
+        """Train from the beginning, or go on where there is a model already."""
         # Whatever can be refused is refused before training starts.
-        forget_fit(self)
         self._check_combinations()
         device = resolve_device(self.device)
-        X = check_table(self, X, reset=True, min_samples=2)
-        codes = None
-        if self._uses_y():
-            classes, codes = self._encode(X, y)
-            check_two_classes(classes, codes, f"loss={self.loss!r}")
-            self.classes_ = classes
+        resumed = self.__sklearn_is_fitted__()
+        sample = self._check_input(X, y, sample_weight, classes, resumed)
+        n = len(sample.rows)
         rng = check_random_state(self.random_state)
         training, held_out = slice(None), ()  # all rows, not copied
         if self.early_stopping:
-            training, held_out = hold_out(len(X), codes, self.validation_fraction, rng)
-        regularizer = self._check_regularizer(len(X) - len(held_out))
+            strata = sample.codes if self._loss_uses_y() else None
+            training, held_out = hold_out(n, strata, self.validation_fraction, rng)
+        regularizer = self._check_regularizer(n - len(held_out))
+        if sample.loss_weight is not None:
+            check_take_weights(self._loss(), regularizer)
         seeds = Seeds(*(draw_seed(rng) for _ in Seeds._fields))
 
         # Torch's global generators are seeded for a user's code; ours needs none.
-        foreign = self._has_callables() or _is_foreign(regularizer)
+        foreign = self._has_callables() or is_foreign(regularizer)
         with isolated_global_rng(seeds.weights, device, foreign), gradients_enabled():
-            generator = make_generator(seeds.weights, CPU)
-            model, scaled = self._make_model(X, training, device, generator)
-            x = to_tensor(scaled, device, torch.float32)
-            y = None if codes is None else to_tensor(codes, device, torch.int64)
+            if resumed:
+                model = self._resume_model(device)
+                x = model.columns.encode(sample.rows)
+            else:
+                model, x = self._make_model(sample, training, device, seeds.weights)
+            batch = self._make_batch(sample, x, device)
             trainer = self._make_trainer(model, regularizer, seeds)
+            if resumed:
+                trainer.resume(self._progress_)
             if self._has_callables():
-                self._try_callables(trainer, x[:64], None if y is None else y[:64])
-            history = trainer.fit(
-                x[training],
-                None if y is None else y[training],
+                try_callables(trainer, batch[:64], self.n_components)
+            strata = None
+            if self.sampling == "balanced":
+                strata = to_tensor(sample.codes[training], device, torch.int64)
+            progress = trainer.fit(
+                batch[training],
+                n_epochs=n_epochs,
                 max_iter=self.max_iter,
-                stopping=self._make_stopping(model, x, y, held_out, seeds.held_out),
+                strata=strata,
+                stopping=self._make_stopping(model, batch, held_out, seeds.held_out),
                 verbose=bool(self.verbose),
             )
 
         model.network.eval()
-        self._model_ = model
-        self._views_seed_ = seeds.evaluation
+        self._model_, self._progress_ = model, progress
+        if not resumed:
+            self._views_seed_ = seeds.evaluation
         self.regularizer_ = regularizer
-        self._set_history(history)
+        self._set_history(progress.history)
         return self
+
+    def _check_input(self, X, y, sample_weight, classes, resumed):
+        """Return the rows that count, their labels where used, and their weights."""
+        rows = self._check_rows(X, reset=not resumed, min_samples=2)
+        kept, weight = weigh(sample_weight, len(rows))
+        rows, codes, loss_weight = rows[kept], None, weight
+        if len(rows) < 2:
+            raise ValueError(
+                f"sample_weight leaves {len(rows)} row of a weight above 0; at least 2 "
+                "are needed."
+            )
+        if self._needs_y():
+            self._require_y(y)
+            check_consistent_length(X, y)
+            if not isinstance(kept, slice):
+                y = _safe_indexing(y, kept)
+            codes = self._encode(rows, y, classes, resumed)
+        if self.class_weight is not None:
+            factor = class_weights(self.class_weight, self.classes_, codes, weight)
+            _, loss_weight = weigh(
+                factor if weight is None else factor * weight, len(rows)
+            )
+        return Sample(rows, codes, weight, loss_weight)
+
+    def _check_rows(self, X, reset=False, min_samples=1):
+        if reset:
+            categorical = find_categorical(X, self.categorical_features)
+        else:
+            categorical = np.flatnonzero(self.categorical_features_).tolist()
+        rows = check_rows(
+            self, X, categorical=categorical, reset=reset, min_samples=min_samples
+        )
+        if reset:
+            if np.isnan(rows.numbers).all() and pd.isna(rows.categories).all():
+                raise ValueError("X holds no value: all of them are missing.")
+            is_categorical = np.isin(range(self.n_features_in_), categorical)
+            if self.augmentation == "noise" and is_categorical.all():
+                raise ValueError(
+                    "augmentation='noise' needs a column of numbers, and all columns "
+                    "hold categories: 'swap' is allowed."
+                )
+            self.categorical_features_ = is_categorical
+        return rows
+
+    def _encode(self, rows, y, classes, resumed):
+        """Return the codes of labels; the first fit also learns the classes."""
+        if not resumed:
+            found, codes = encode_labels(rows, y)
+            self.classes_ = found
+            if classes is not None:
+                self.classes_ = np.unique(np.asarray(classes))
+            check_two_classes(self.classes_, codes, self._user_of_y())
+        elif not hasattr(self, "classes_"):
+            raise ValueError(
+                f"{self._user_of_y()} needs labels, and the first fit had none: fit "
+                "anew, with warm_start=False."
+            )
+        return encode_known_labels(rows, y, self.classes_)
 
     @property
     def _n_features_out(self):
@@ -345,8 +504,7 @@ class ContrastiveEncoder(
             from the training rows for the network's float32.
         """
         check_is_fitted(self)
-        X = check_table(self, X, reset=False)
-        return self._model_.transform(X, self.passthrough)
+        return self._model_.transform(self._check_rows(X), self.passthrough)
 
     def embed_views(self, X, n_views=None, random_state=None):
         """Draw views of each row and return their unit vectors.
@@ -391,10 +549,9 @@ class ContrastiveEncoder(
         seed = self._views_seed_
         if random_state is not None:
             seed = draw_seed(check_random_state(random_state))
-        X = check_table(self, X, reset=False)
-        return self._model_.embed_views(X, n_views, seed)
+        return self._model_.embed_views(self._check_rows(X), n_views, seed)
 
-    def score(self, X, y=None):
+    def score(self, X, y=None, sample_weight=None):
         """Return minus the contrastive loss over all rows, on seeded views.
 
         It is exact on the rows given, see :func:`skcl.theory.contrastive_loss`, and so
@@ -408,6 +565,8 @@ class ContrastiveEncoder(
             Rows with the columns of fit, one or more.
         y : array-like of shape (n_samples,), default=None
             Classes, where the loss uses them, as in fit. Otherwise ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows; one of weight 0 counts as absent.
 
         Returns
         -------
@@ -421,17 +580,28 @@ class ContrastiveEncoder(
             finite.
         """
         check_is_fitted(self)
-        codes = self._encode(X, y)[1] if self._uses_y() else None
+        codes = None
+        if self._loss_uses_y():
+            self._require_y(y)
+            codes = encode_labels(X, y)[1]
         views = self.embed_views(X)
+        rows, weight = weigh(sample_weight, len(views))
+        views, codes = views[rows], None if codes is None else codes[rows]
         if not callable(self.loss):
-            return -theory.contrastive_loss(views, self.temperature, self.loss, codes)
-        z = torch.from_numpy(views)
-        codes = None if codes is None else torch.from_numpy(codes)
+            return -theory.contrastive_loss(
+                views, self.temperature, self.loss, codes, sample_weight=weight
+            )
+        if weight is not None:
+            check_take_weights(self.loss)
+        batch = Batch(
+            *(None if v is None else torch.from_numpy(v) for v in (views, codes)),
+            None if weight is None else to_tensor(weight, CPU, torch.float32),
+        )
         with isolated_global_rng(self._views_seed_, CPU, enabled=True):
-            loss = float(self.loss(z, self.temperature, codes))
-        if not np.isfinite(loss):
+            loss = self.loss(batch.x, self.temperature, batch.y, **batch.weighted())
+        if not np.isfinite(float(loss)):
             raise ValueError(f"The callable given as loss returned {loss}.")
-        return -loss
+        return -float(loss)
 
     def get_feature_names_out(self, input_features=None):
         """Return the names of the columns of transform.
@@ -450,14 +620,32 @@ class ContrastiveEncoder(
         if not self.passthrough:
             return embedding
         inputs = _check_feature_names_in(self, input_features)
-        return np.concatenate([embedding, inputs])
+        return np.concatenate([embedding, self._model_.columns.imputed_names(inputs)])
 
     def _loss(self):
         # The tags ask before the parameters are validated: None is no loss.
         return self.loss if callable(self.loss) else LOSSES.get(str(self.loss))
 
-    def _uses_y(self) -> bool:
+    def _loss_uses_y(self) -> bool:
         return getattr(self._loss(), "uses_y", False)
+
+    def _user_of_y(self) -> str | None:
+        """Return the parameter that makes fit need labels, if one does."""
+        if self._loss_uses_y():
+            return f"loss={self.loss!r}"
+        if self.class_weight is not None:
+            return f"class_weight={self.class_weight!r}"
+        return "sampling='balanced'" if self.sampling == "balanced" else None
+
+    def _needs_y(self) -> bool:
+        return self._user_of_y() is not None
+
+    def _require_y(self, y):
+        if y is None:
+            raise ValueError(
+                f"{self._user_of_y()} requires y to be passed, but the target y is "
+                "None. Mark unlabelled rows by y = -1."
+            )
 
     def _check_combinations(self):
         for width in self.hidden_layer_sizes:
@@ -476,15 +664,6 @@ class ContrastiveEncoder(
                 f"corruption_rate={self.corruption_rate!r}: for the augmentation "
                 "'swap' it is a probability, in (0, 1]."
             )
-
-    def _encode(self, X, y):
-        """Return classes and codes of the labels that the loss uses."""
-        if y is None:
-            raise ValueError(
-                f"loss={self.loss!r} requires y to be passed, but the target y is "
-                "None. Mark unlabelled rows by y = -1."
-            )
-        return encode_labels(X, y)
 
     def _has_callables(self):
         return any(map(callable, (self.loss, self.augmentation, self.backbone)))
@@ -506,27 +685,69 @@ class ContrastiveEncoder(
             )
         return regularizer
 
-    def _make_model(self, X, training, device, generator):
-        """Return the model before training, and all rows as it standardizes them."""
-        names = column_names(self)
-        scaler = fit_scaler(X[training], names)
-        scaled = scale(scaler, X, names)
-        kind, marginals = self.augmentation, None
-        if kind in ("auto", "swap"):
-            kind = "swap"
-            marginals = marginal_table(scaled[training])
+    def _make_model(self, sample, training, device, seed):
+        """Return the model before training, and the block of all rows."""
+        weight = None if sample.weight is None else sample.weight[training]
+        columns = Columns(
+            sample.rows[training],
+            weight,
+            np.flatnonzero(self.categorical_features_).tolist(),
+            column_names(self),
+        )
+        x = columns.encode(sample.rows)
+        kind = "swap" if self.augmentation == "auto" else self.augmentation
+        marginals = marginal_table(x[training], weight)
+        augmentation = Augmentation(
+            kind, self.corruption_rate, marginals, columns.numeric
+        )
         architecture = Architecture(
-            self.n_features_in_,
+            columns.n_codes,
+            columns.indicated,
             self.n_components,
             self.projection_dim,
             tuple(self.hidden_layer_sizes),
             self.backbone,
         )
-        augmentation = Augmentation(kind, self.corruption_rate, marginals)
+        generator = make_generator(seed, CPU)
         model = Model(
-            scaler, names, architecture, augmentation, self.n_views, device, generator
+            columns, architecture, augmentation, self.n_views, device, generator
         )
-        return model, scaled
+        return model, x
+
+    def _resume_model(self, device):
+        """Return a copy of the model to train on, if the parameters still fit it."""
+        model = deepcopy(self._model_)
+        model.to(device)
+        architecture, augmentation = model.architecture, model.augmentation
+        kind = "swap" if self.augmentation == "auto" else self.augmentation
+        for name, now, then in (
+            ("n_components", self.n_components, architecture.n_components),
+            ("projection_dim", self.projection_dim, architecture.projection_dim),
+            (
+                "hidden_layer_sizes",
+                tuple(self.hidden_layer_sizes),
+                architecture.hidden_layer_sizes,
+            ),
+            ("backbone", self.backbone, architecture.backbone),
+            ("augmentation", kind, augmentation.kind),
+            ("corruption_rate", self.corruption_rate, augmentation.rate),
+            ("n_views", self.n_views, model.n_views),
+        ):
+            if now != then:
+                raise ValueError(
+                    f"{name}={now!r} differs from {then!r}, with which training began: "
+                    "fit anew, with warm_start=False."
+                )
+        return model
+
+    def _make_batch(self, sample, x, device):
+        """Return all rows on the device, with what the objective is told of them."""
+        y = weight = None
+        if self._loss_uses_y():
+            y = to_tensor(sample.codes, device, torch.int64)
+        if sample.loss_weight is not None:
+            weight = to_tensor(sample.loss_weight, device, torch.float32)
+        return Batch(to_tensor(x, device, torch.float32), y, weight)
 
     def _make_trainer(self, model, regularizer, seeds):
         loss = self._loss()
@@ -546,37 +767,18 @@ class ContrastiveEncoder(
             regularizer_generator=make_generator(seeds.regularizer, model.device),
         )
 
-    def _make_stopping(self, model, x, y, held_out, seed):
+    def _make_stopping(self, model, batch, held_out, seed):
         if not self.early_stopping:
             return None
-        views = model.draw_views(x[held_out], self.n_views, seed).to(x)
-        codes = None if y is None else y[held_out]
-        return Stopping(views, codes, self.n_iter_no_change, self.tol)
-
-    def _try_callables(self, trainer, x, y):
-        """Run the user's callables on a few rows, to name one that returns nonsense."""
-        view = trainer.augment(x, make_generator(0, x.device))
-        _check_tensor("augmentation", view, x.shape)
-        if callable(self.augmentation) and _mixes_rows(trainer.augment, x):
-            raise ValueError(
-                "The callable given as augmentation mixes rows: views of some rows "
-                "depend on others. A view must be drawn of each row by itself."
-            )
-        trainer.network.eval()
-        with torch.no_grad():
-            embedding = trainer.network.backbone(view)
-            _check_tensor("backbone", embedding, (len(x), self.n_components))
-            z = embed(trainer.network, torch.stack([x, view], dim=1))
-        loss = self._loss()(z.requires_grad_(), self.temperature, y)
-        _check_tensor("loss", loss, ())
-        if not loss.requires_grad:
-            raise ValueError("The callable given as loss returned no gradient.")
+        rows = batch[held_out]
+        views = model.draw_views(rows.x, self.n_views, seed).to(rows.x)
+        views = Batch(views, rows.y, rows.weight)
+        return Stopping(views, self.n_iter_no_change, self.tol)
 
     def _set_history(self, history):
         self.history_ = {
-            "contrastive": history.contrastive,
-            "regularizer": history.regularizer,
-            "regularizer_weight": history.regularizer_weight,
+            name: list(getattr(history, name))
+            for name in ("contrastive", "regularizer", "regularizer_weight")
         }
         self.loss_curve_ = [
             contrastive + weight * penalty
@@ -585,18 +787,27 @@ class ContrastiveEncoder(
             )
         ]
         self.n_iter_ = len(self.loss_curve_)
-        self.validation_scores_ = (
-            history.validation_scores if self.early_stopping else None
-        )
+        scores = list(history.validation_scores)
+        self.validation_scores_ = scores if self.early_stopping else None
 
     def __sklearn_is_fitted__(self):
         return "_model_" in vars(self)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = self._uses_y()
+        tags.target_tags.required = self._needs_y()
+        tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
+
+
+class Sample(NamedTuple):
+    """What fit is given, once it is checked."""
+
+    rows: Rows
+    codes: np.ndarray | None  # (n,) of labels, where they are used
+    weight: np.ndarray | None  # (n,), None where equal
+    loss_weight: np.ndarray | None  # the same times class_weight
 
 
 class Seeds(NamedTuple):
@@ -611,38 +822,3 @@ class Seeds(NamedTuple):
 
 def _is_positive_integer(value) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and value > 0
-
-
-def _is_foreign(regularizer) -> bool:
-    """Whether a regularizer may draw from torch's global generators."""
-    declared = vars(type(regularizer))  # a subclass declares for itself
-    return regularizer is not None and not declared.get("draws_from_generator_only")
-
-
-def _mixes_rows(augment, x):
-    """Whether views of the second half of the rows change with the first half."""
-    half = (len(x) + 1) // 2
-    changed = x.clone()
-    changed[:half] += 1
-    for seed in range(8):
-        views = []
-        for rows in (x, x, changed):
-            with isolated_global_rng(seed, x.device, enabled=True):
-                views.append(augment(rows, make_generator(seed, x.device))[half:])
-        first, again, other = views
-        # Where the seed does not fix the views, there is nothing to compare.
-        if torch.equal(first, again) and not torch.equal(first, other):
-            return True
-    return False
-
-
-def _check_tensor(parameter: str, output: torch.Tensor, expected: tuple) -> None:
-    found = type(output).__name__
-    if isinstance(output, torch.Tensor):
-        if output.shape == expected and output.dtype == torch.float32:
-            return
-        found = f"{output.dtype} of shape {tuple(output.shape)}"
-    raise ValueError(
-        f"The callable given as {parameter} must return a tensor of torch.float32, "
-        f"here of shape {tuple(expected)}; it returned {found}."
-    )

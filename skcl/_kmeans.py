@@ -5,6 +5,7 @@ import torch
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 from sklearn.cluster import kmeans_plusplus
+from torch import Tensor
 
 from skcl._torch import to_numpy, to_tensor
 from skcl.clustering import refine
@@ -20,12 +21,19 @@ def nearest(X: np.ndarray, centers: np.ndarray) -> np.ndarray:
     return exact_squared_distances(X, centers).argmin(axis=1)
 
 
-def objective(squared: np.ndarray, temperature: float) -> float:
-    """Return the sum over the points of -τ log Σ_k exp(-d²/τ); of min_k d² if τ = 0."""
+def objective(
+    squared: np.ndarray, temperature: float, sample_weight: np.ndarray | None = None
+) -> float:
+    """Return the sum over the points of -τ log Σ_k exp(-d²/τ); of min_k d² if τ = 0.
+
+    Each point's term is multiplied by its weight, if weights (n,) are given.
+    """
+    weight = 1.0 if sample_weight is None else sample_weight
     if temperature == 0:
-        return float(squared.min(axis=1).sum())
+        return float((weight * squared.min(axis=1)).sum())
     with np.errstate(over="ignore"):  # infinite, and then refused
-        return float(-temperature * logsumexp(-squared / temperature, axis=1).sum())
+        terms = weight * logsumexp(-squared / temperature, axis=1)
+        return float(-temperature * terms.sum())
 
 
 def refine_centers(
@@ -36,12 +44,19 @@ def refine_centers(
     max_iter: int,
     tol: float,
     device: torch.device,
+    sample_weight: np.ndarray | None = None,
 ) -> tuple[np.ndarray, int]:
     """Lower the objective from given centers; return centers and rounds."""
-    offset = X.mean(axis=0)  # products lose their digits in a large one
-    points = to_tensor(X - offset, device, torch.float64)
-    start = to_tensor(centers - offset, device, torch.float64)
-    refined, n_iter = refine(points, start, temperature, max_iter=max_iter, tol=tol)
+    # Products lose their digits in a large offset.
+    offset = np.average(X, axis=0, weights=sample_weight)
+    refined, n_iter = refine(
+        to_tensor(X - offset, device, torch.float64),
+        to_tensor(centers - offset, device, torch.float64),
+        temperature,
+        max_iter=max_iter,
+        tol=tol,
+        sample_weight=weight_tensor(sample_weight, device),
+    )
     return to_numpy(refined) + offset, n_iter
 
 
@@ -55,18 +70,29 @@ def fit_kmeans(
     tol: float,
     device: torch.device,
     random_state: np.random.RandomState,
+    sample_weight: np.ndarray | None = None,
 ) -> tuple[np.ndarray, int]:
     """Return the best centers over n_init starts, (K, d), and their rounds."""
     best, best_objective, rounds = None, np.inf, 0
-    offset = X.mean(axis=0)
+    offset = np.average(X, axis=0, weights=sample_weight)
     centered = X - offset
     points = to_tensor(centered, device, torch.float64)
+    weight = weight_tensor(sample_weight, device)
     for _ in range(n_init):
-        seeds, _ = kmeans_plusplus(centered, n_clusters, random_state=random_state)
-        start = to_tensor(seeds, device, torch.float64)
-        refined, n_iter = refine(points, start, temperature, max_iter=max_iter, tol=tol)
+        seeds, _ = kmeans_plusplus(
+            centered, n_clusters, sample_weight=sample_weight, random_state=random_state
+        )
+        refined, n_iter = refine(
+            points,
+            to_tensor(seeds, device, torch.float64),
+            temperature,
+            max_iter=max_iter,
+            tol=tol,
+            sample_weight=weight,
+        )
         centers = to_numpy(refined) + offset
-        value = objective(exact_squared_distances(X, centers), temperature)
+        squared = exact_squared_distances(X, centers)
+        value = objective(squared, temperature, sample_weight)
         if value < best_objective:
             best, best_objective, rounds = centers, value, n_iter
     if best is None:
@@ -75,3 +101,8 @@ def fit_kmeans(
             "or scale X down."
         )
     return best, rounds
+
+
+def weight_tensor(weight: np.ndarray | None, device: torch.device) -> Tensor | None:
+    """Return the weights of rows as a tensor of float64, if there are any."""
+    return None if weight is None else to_tensor(weight, device, torch.float64)

@@ -1,5 +1,6 @@
 """Class labels with -1 for an unlabelled row, as codes, and splits by them."""
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,65 @@ def encode_labels(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     check_classification_targets(known)
     classes, codes[labelled] = np.unique(known, return_inverse=True)
     return classes, codes
+
+
+def encode_known_labels(X: Any, y: Any, classes: np.ndarray) -> np.ndarray:
+    """Return each row's index into classes that fit saw, -1 for an unlabelled row.
+
+    Raises
+    ------
+    ValueError
+        As :func:`encode_labels`, and for a class that is not among them.
+    """
+    present, codes = encode_labels(X, y)
+    unseen = [label for label in present.tolist() if label not in classes.tolist()]
+    if unseen:
+        raise ValueError(
+            f"y has the classes {unseen}, which fit did not see; allowed are "
+            f"{classes.tolist()}, and -1 for an unlabelled row."
+        )
+    index = np.searchsorted(classes, present) if len(present) else present
+    return np.append(index, UNLABELLED)[codes].astype(np.int64)
+
+
+def class_weights(
+    class_weight: Any, classes: np.ndarray, codes: np.ndarray, weight: np.ndarray | None
+) -> np.ndarray:
+    """Return the factor by which class_weight multiplies each row's weight.
+
+    It is 1 for unlabelled rows, and for classes that a dict does not name. With
+    "balanced" all classes weigh the same together, and all labelled rows what they
+    weighed before.
+
+    Raises
+    ------
+    ValueError
+        If a weight is not a positive number, or a dict names other classes than these.
+    """
+    factors = np.ones(len(classes) + 1)  # the last is that of unlabelled rows
+    if class_weight == "balanced":
+        labelled = codes >= 0
+        weight = None if weight is None else weight[labelled]
+        total = np.bincount(codes[labelled], weight, minlength=len(classes))
+        present = total > 0
+        factors[:-1][present] = total.sum() / (present.sum() * total[present])
+        return factors[codes]
+    for label, factor in class_weight.items():
+        if not (isinstance(factor, Real) and 0 < factor < np.inf):
+            raise ValueError(
+                f"class_weight[{label!r}]={factor!r}: positive numbers are allowed. To "
+                "leave rows out, give them a sample_weight of 0."
+            )
+    labels = classes.tolist()
+    unknown = [label for label in class_weight if label not in labels]
+    unnamed = [label for label in labels if label not in class_weight]
+    if unknown and unnamed:
+        raise ValueError(
+            f"class_weight names the classes {unknown}, which y does not have, and not "
+            f"{unnamed}, which it has."
+        )
+    factors[:-1] = [class_weight.get(label, 1.0) for label in labels]
+    return factors[codes]
 
 
 def check_two_classes(classes: np.ndarray, codes: np.ndarray, user: str) -> None:

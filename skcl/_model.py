@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 import torch
-from sklearn.pipeline import Pipeline
 from torch import Generator, Tensor
 
 from skcl._blocks import BLOCK
-from skcl._table import scale
+from skcl._columns import Columns
+from skcl._table import Rows
 from skcl._torch import (
     isolated_global_rng,
     load_weights,
@@ -38,35 +38,38 @@ class Augmentation:
         A callable has the signature ``kind(x, generator) -> view``.
     rate : float
         The rate of "swap" or "noise".
-    marginals : array of shape (q, d) or None
+    marginals : array of shape (q, d)
         The law of each column, for "swap".
+    numeric : sequence of int
+        The columns that "noise" is added to.
     """
 
     kind: str | Callable[[Tensor, Generator], Tensor]
     rate: float
-    marginals: np.ndarray | None
+    marginals: np.ndarray
+    numeric: Sequence[int]
 
     def on(self, device: torch.device) -> Callable[[Tensor, Generator], Tensor]:
         """Return the function (x, generator) -> view, for tensors on the device."""
         if callable(self.kind):
             return lambda x, generator: self.kind(x.clone(), generator)
         if self.kind == "noise":
-            return partial(noise, rate=self.rate)
+            rate = torch.zeros(self.marginals.shape[1], device=device)
+            rate[self.numeric] = self.rate
+            return partial(noise, rate=rate)
         marginals = torch.tensor(self.marginals, device=device)
         return partial(swap, rate=self.rate, marginals=marginals)
 
 
 class Model:
-    """The standardization, the network, and how views are drawn.
+    """The columns, the network, and how views are drawn.
 
     A pickle holds arrays and configuration: the network is built again on loading.
 
     Parameters
     ----------
-    scaler : Pipeline
-        Fitted on the training rows.
-    names : sequence
-        Names or positions of the columns.
+    columns : Columns
+        Learned on the training rows.
     architecture : Architecture
         How the network is built.
     augmentation : Augmentation
@@ -81,42 +84,36 @@ class Model:
 
     def __init__(
         self,
-        scaler: Pipeline,
-        names: Sequence,
+        columns: Columns,
         architecture: Architecture,
         augmentation: Augmentation,
         n_views: int,
         device: torch.device,
         generator: Generator,
     ):
-        self.scaler = scaler
-        self.names = names
+        self.columns = columns
         self.architecture = architecture
         self.augmentation = augmentation
         self.n_views = n_views
         self.device = device
         self.network = self._build(generator)
 
-    def standardize(self, X: np.ndarray, first_row: int = 0) -> np.ndarray:
-        """Return standardized rows, float32; errors count rows from first_row."""
-        return scale(self.scaler, X, self.names, first_row)
-
-    def transform(self, X: np.ndarray, passthrough: bool) -> np.ndarray:
-        """Return embeddings, float32, beside the standardized columns if asked for."""
+    def transform(self, rows: Rows, passthrough: bool) -> np.ndarray:
+        """Return embeddings, float32, beside the imputed columns if asked for."""
         n_components = self.architecture.n_components
-        width = n_components + passthrough * X.shape[1]
-        Z = np.empty((len(X), width), dtype=np.float32)
-        for start in range(0, len(X), CHUNK):
-            rows = slice(start, start + CHUNK)
-            x = self.standardize(X[rows], first_row=start)
-            Z[rows, :n_components] = self._apply(self.network.embed, x)
+        width = n_components + passthrough * self.columns.n_imputed
+        Z = np.empty((len(rows), width), dtype=np.float32)
+        for start in range(0, len(rows), CHUNK):
+            chunk = slice(start, start + CHUNK)
+            x = self.columns.encode(rows[chunk], first_row=start)
+            Z[chunk, :n_components] = self._apply(self.network.embed, x)
             if passthrough:
-                Z[rows, n_components:] = x
+                Z[chunk, n_components:] = self.columns.impute(rows[chunk], x)
         return Z
 
-    def embed_views(self, X: np.ndarray, n_views: int, seed: int) -> np.ndarray:
+    def embed_views(self, rows: Rows, n_views: int, seed: int) -> np.ndarray:
         """Return the unit vectors of views of each row, (n, V, projection_dim)."""
-        x = torch.from_numpy(self.standardize(X))
+        x = torch.from_numpy(self.columns.encode(rows))
         views = self.draw_views(x, n_views, seed)
         unit_vectors = self._apply(self.network, to_numpy(views.flatten(0, 1)))
         return unit_vectors.reshape(*views.shape[:2], -1)
@@ -126,6 +123,11 @@ class Model:
         augment = self.augmentation.on(CPU)
         with isolated_global_rng(seed, CPU, callable(self.augmentation.kind)):
             return draw_views_by_row(augment, x, n_views, seed)
+
+    def to(self, device: torch.device) -> None:
+        """Move the network to a device."""
+        self.device = device
+        self.network.to(device)
 
     def _build(self, generator: Generator | None) -> ContrastiveNetwork:
         """Return the network; a generator of None leaves its weights to be loaded."""

@@ -23,9 +23,16 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
 from skcl._blocks import summed_products
-from skcl._kmeans import exact_squared_distances, fit_kmeans, objective, refine_centers
+from skcl._kmeans import (
+    exact_squared_distances,
+    fit_kmeans,
+    objective,
+    refine_centers,
+    weight_tensor,
+)
 from skcl._table import check_table, forget_fit
 from skcl._torch import resolve_device, to_numpy, to_tensor
+from skcl._weights import weigh
 from skcl.clustering import (
     entropic_relaxation,
     refine,
@@ -37,6 +44,10 @@ from skcl.clustering import (
 # Rounds of refinement of the centers at the start of an epoch: they follow the
 # network, and need not converge.
 ROUNDS_PER_EPOCH = 10
+
+
+# The center of a class without rows, in each coordinate: no row is drawn to it.
+OUT_OF_REACH = 1e6
 
 
 class Subspace(NamedTuple):
@@ -97,9 +108,10 @@ class RelaxedKMeansRegularizer(
     labels_ : ndarray of shape (n_samples,)
         The nearest center of each row of fit.
     inertia_ : float
-        Sum of the rows' squared distances to their nearest center, as KMeans has it.
+        Sum of the rows' squared distances to their nearest center, times the rows'
+        weights as given, as KMeans has it.
     relaxed_inertia_ : float
-        The relaxed objective as a sum over the rows, at most inertia_.
+        The relaxed objective as such a sum over the rows, at most inertia_.
     n_iter_ : int
         Rounds of the best start.
     n_features_in_ : int
@@ -119,6 +131,8 @@ class RelaxedKMeansRegularizer(
     epoch with the rows' positive means (n, d) as a detached tensor and, where the loss
     uses labels, their codes y (-1 for an unlabelled row).
     ``penalty(means, state, y=None)`` returns a scalar tensor for the rows of a batch.
+    Where rows have weights, both are also given ``sample_weight``, by keyword: a tensor
+    (n,) of positive weights; without weights it is never passed.
     If its attribute ``draws_from_generator_only`` is not true, torch's global
     generators are seeded while it is trained with, and put back afterwards.
 
@@ -179,7 +193,7 @@ class RelaxedKMeansRegularizer(
         self.device = device
         self.random_state = random_state
 
-    def start(self, means, generator, y=None):
+    def start(self, means, generator, y=None, sample_weight=None):
         """Find subspace or centers from all rows' positive means, for one epoch.
 
         The spectral subspace is that of all means, whatever their labels.
@@ -193,6 +207,8 @@ class RelaxedKMeansRegularizer(
         y : Tensor of shape (n,), default=None
             Codes of the classes, -1 for an unlabelled row, for "entropic": a class's
             mean is where its center starts, and its rows stay with it.
+        sample_weight : Tensor of shape (n,), default=None
+            Weights of the rows, positive.
 
         Returns
         -------
@@ -200,14 +216,19 @@ class RelaxedKMeansRegularizer(
             The state that :meth:`penalty` is given.
         """
         if self.relaxation == "spectral":
-            return Subspace(*spectral_subspace(means, self.n_clusters))
-        seeds = self._seeds(means, generator, y)
+            return Subspace(*spectral_subspace(means, self.n_clusters, sample_weight))
         centers, _ = refine(
-            means, seeds, self.temperature, max_iter=ROUNDS_PER_EPOCH, tol=0, labels=y
+            means,
+            self._seeds(means, generator, y, sample_weight),
+            self.temperature,
+            max_iter=ROUNDS_PER_EPOCH,
+            tol=0,
+            labels=y,
+            sample_weight=sample_weight,
         )
         return Centers(centers)
 
-    def penalty(self, means, state, y=None):
+    def penalty(self, means, state, y=None, sample_weight=None):
         """Return the relaxed k-means objective of the rows of a batch.
 
         "spectral": their mean squared distance to the subspace of all rows.
@@ -222,19 +243,23 @@ class RelaxedKMeansRegularizer(
             From :meth:`start`.
         y : Tensor of shape (b,), default=None
             Codes of the classes, -1 for an unlabelled row.
+        sample_weight : Tensor of shape (b,), default=None
+            Weights of the rows, positive.
 
         Returns
         -------
         Tensor of shape ()
-            The mean over the rows, in squared units of the means.
+            The (weighted) mean over the rows, in squared units of the means.
         """
         if isinstance(state, Subspace):
-            return residual(means, state.mean, state.directions)
-        entropic = entropic_relaxation(means, state.centers, self.temperature, labels=y)
+            return residual(means, *state, sample_weight)
+        entropic = entropic_relaxation(
+            means, state.centers, self.temperature, y, sample_weight
+        )
         return entropic + self.temperature * math.log(len(state.centers))
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y=None):
+    def fit(self, X, y=None, sample_weight=None):
         """Cluster a representation.
 
         Parameters
@@ -243,6 +268,8 @@ class RelaxedKMeansRegularizer(
             The representation, at least n_clusters rows.
         y : None
             Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights, not negative. A row of weight 0 counts as absent, but has a label.
 
         Returns
         -------
@@ -252,17 +279,26 @@ class RelaxedKMeansRegularizer(
         Raises
         ------
         ValueError
-            If a parameter is out of range, a value of X is not finite, or n_clusters
-            exceeds the number of rows.
+            If a parameter is out of range, a value of X is not finite, a weight is
+            negative, or n_clusters exceeds the number of rows with a weight.
         """
         forget_fit(self)
         device = resolve_device(self.device)
         X = check_table(self, X, reset=True).astype(np.float64, copy=False)
-        if len(X) < self.n_clusters:
+        rows, weight = weigh(sample_weight, len(X))
+        given = _as_given(sample_weight, len(X), rows)
+        counted = X[rows]
+        if len(counted) < self.n_clusters:
             raise ValueError(
-                f"n_samples={len(X)} should be >= n_clusters={self.n_clusters}."
+                f"n_samples={len(counted)} should be >= n_clusters={self.n_clusters}."
+                + ("" if len(counted) == len(X) else " Rows of weight 0 do not count.")
             )
-        options = {"max_iter": self.max_iter, "tol": self.tol, "device": device}
+        options = {
+            "max_iter": self.max_iter,
+            "tol": self.tol,
+            "device": device,
+            "sample_weight": weight,
+        }
         starts = {
             "n_init": self.n_init,
             "random_state": check_random_state(self.random_state),
@@ -270,12 +306,12 @@ class RelaxedKMeansRegularizer(
         entropic = self.relaxation == "entropic"
         fit_centers = self._fit_entropic if entropic else self._fit_spectral
         self.cluster_centers_, self.n_iter_, self.relaxed_inertia_ = fit_centers(
-            X, options, starts
+            counted, given, options, starts
         )
         squared = exact_squared_distances(X, self.cluster_centers_)
         self.labels_ = squared.argmin(axis=1).astype(np.int32)
-        self.inertia_ = objective(squared, 0)
-        n_found = len(np.unique(self.labels_))
+        self.inertia_ = objective(squared[rows], 0, given)
+        n_found = len(np.unique(self.labels_[rows]))
         if n_found < self.n_clusters:
             warnings.warn(
                 f"Only {n_found} of n_clusters={self.n_clusters} clusters have rows: "
@@ -362,7 +398,7 @@ class RelaxedKMeansRegularizer(
         distances = np.sqrt(exact_squared_distances(X, self.cluster_centers_))
         return distances.astype(X.dtype, copy=False)
 
-    def score(self, X, y=None):
+    def score(self, X, y=None, sample_weight=None):
         """Return minus the sum of squared distances to the nearest centers, as KMeans.
 
         Parameters
@@ -371,6 +407,8 @@ class RelaxedKMeansRegularizer(
             The representation.
         y : None
             Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows in the sum, not negative.
 
         Returns
         -------
@@ -382,23 +420,37 @@ class RelaxedKMeansRegularizer(
         NotFittedError
             Before fit.
         ValueError
-            If the columns differ from those of fit, or a value is not finite.
+            If the columns differ from those of fit, a value is not finite, or a weight
+            is negative.
         """
-        return -objective(self._squared_distances(X), 0)
+        squared = self._squared_distances(X)
+        rows, _ = weigh(sample_weight, len(squared))
+        given = _as_given(sample_weight, len(squared), rows)
+        return -objective(squared[rows], 0, given)
 
-    def _seeds(self, means: Tensor, generator: Generator, y: Tensor | None) -> Tensor:
+    def _seeds(
+        self,
+        means: Tensor,
+        generator: Generator,
+        y: Tensor | None,
+        sample_weight: Tensor | None,
+    ) -> Tensor:
         """One center a class, then k-means++ among the unlabelled rows."""
         n_classes = 0 if y is None else int(y.max()) + 1
-        seeds, unlabelled, weight = means[:0], means, None
+        seeds, unlabelled, weight = means[:0], means, sample_weight
         if n_classes:
+            tiny = torch.finfo(means.dtype).tiny
+            ones = torch.ones_like(means[:, 0])
+            given = ones if sample_weight is None else sample_weight
             classes = torch.arange(n_classes, device=y.device)
-            member = (y[:, None] == classes).to(means)  # (n, n_classes)
-            size = summed_products(member, torch.ones_like(means[:, :1]))
-            seeds = summed_products(member, means) / size.clamp_min(1)
+            member = (y[:, None] == classes) * given[:, None]  # (n, n_classes)
+            size = summed_products(member, ones[:, None])
+            seeds = summed_products(member, means) / size.clamp_min(tiny)
+            seeds[size[:, 0] == 0] = OUT_OF_REACH
             unlabelled = means[y < 0]
             # By k-means++ itself, the next seed lies far from those there are.
-            weight = to_numpy(squared_distances(unlabelled, seeds).min(dim=1).values)
-            weight += np.finfo(weight.dtype).tiny
+            squared = squared_distances(unlabelled, seeds).min(dim=1).values
+            weight = squared * given[y < 0] + tiny
         n_free = min(self.n_clusters - n_classes, len(unlabelled))
         if n_free <= 0:
             return seeds
@@ -406,25 +458,31 @@ class RelaxedKMeansRegularizer(
         free, _ = kmeans_plusplus(
             to_numpy(unlabelled),
             n_free,
-            sample_weight=weight,
+            sample_weight=None if weight is None else to_numpy(weight),
             random_state=generator.initial_seed() % 2**32,
         )
         return torch.cat([seeds, to_tensor(free, means.device, means.dtype)])
 
-    def _fit_entropic(self, X: np.ndarray, options: dict, starts: dict):
+    def _fit_entropic(
+        self, X: np.ndarray, given: np.ndarray | None, options: dict, starts: dict
+    ):
         """Return centers, rounds and the relaxed objective as a sum."""
         centers, n_iter = fit_kmeans(
             X, self.n_clusters, self.temperature, **options, **starts
         )
         squared = exact_squared_distances(X, centers)
-        return centers, n_iter, objective(squared, self.temperature)
+        return centers, n_iter, objective(squared, self.temperature, given)
 
-    def _fit_spectral(self, X: np.ndarray, options: dict, starts: dict):
+    def _fit_spectral(
+        self, X: np.ndarray, given: np.ndarray | None, options: dict, starts: dict
+    ):
         """Turn the spectral solution into a partition, and that into centers."""
-        mean = X.mean(axis=0)
+        mean = np.average(X, axis=0, weights=options["sample_weight"])
         points = to_tensor(X - mean, options["device"], torch.float64)
-        subspace = spectral_subspace(points, self.n_clusters)
-        relaxed = residual(points, *subspace).item() * len(X)
+        weight = weight_tensor(options["sample_weight"], options["device"])
+        subspace = spectral_subspace(points, self.n_clusters, weight)
+        total = len(X) if given is None else given.sum()
+        relaxed = float(residual(points, *subspace, weight).item() * total)
         directions = to_numpy(subspace[1])
         seeds = np.zeros((1, 0))  # of one cluster, whose subspace is a point
         if self.n_clusters > 1:
@@ -447,3 +505,10 @@ class RelaxedKMeansRegularizer(
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _as_given(sample_weight, n: int, rows: slice | np.ndarray) -> np.ndarray | None:
+    """Return the weights of the rows that count, not normalized: KMeans' inertia."""
+    if sample_weight is None:
+        return None
+    return np.broadcast_to(np.asarray(sample_weight, dtype=np.float64), n)[rows]

@@ -38,6 +38,19 @@ def make_generator(seed: int, device: torch.device) -> Generator:
     return Generator(device=device).manual_seed(seed)
 
 
+def generator_to_numpy(generator: Generator) -> np.ndarray:
+    """Return the state of a generator."""
+    return to_numpy(generator.get_state())
+
+
+def load_generator(generator: Generator, state: np.ndarray) -> None:
+    """Go on where a generator stood; one of another kind of device is seeded by it."""
+    try:
+        generator.set_state(torch.tensor(state))
+    except RuntimeError:
+        generator.manual_seed(int.from_bytes(state[:7].tobytes(), "little"))
+
+
 @contextmanager
 def gradients_enabled() -> Iterator[None]:
     """Record gradients, also where the caller has switched them off."""
@@ -80,6 +93,24 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 def weights_to_numpy(module: nn.Module) -> dict[str, np.ndarray]:
     """Return the state of a module as arrays, portable over devices."""
     return {name: to_numpy(value) for name, value in module.state_dict().items()}
+
+
+def optimizer_to_numpy(optimizer: torch.optim.Optimizer) -> dict[int, dict]:
+    """Return what an optimizer keeps of each parameter, as arrays."""
+    return {
+        index: {name: to_numpy(value) for name, value in kept.items()}
+        for index, kept in optimizer.state_dict()["state"].items()
+    }
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[int, dict]) -> None:
+    """Put arrays from :func:`optimizer_to_numpy` into an optimizer."""
+    tensors = {
+        index: {name: torch.tensor(value) for name, value in kept.items()}
+        for index, kept in state.items()
+    }
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": tensors, "param_groups": groups})
 
 
 def load_weights(module: nn.Module, weights: dict[str, np.ndarray]) -> None:

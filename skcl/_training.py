@@ -6,10 +6,20 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
 from tqdm import tqdm
 
+from skcl._blocks import mean
+from skcl._sampling import balanced_order, uniform_order
+from skcl._torch import (
+    generator_to_numpy,
+    load_generator,
+    load_optimizer,
+    optimizer_to_numpy,
+)
 from skcl.augmentations import draw_views
 
 # The share of max_iter at which the regularizer sets in, and at which it has reached
@@ -20,6 +30,30 @@ REMEDY = (
     "Training diverged: lower learning_rate, raise temperature, or lower "
     "regularizer_weight."
 )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows, all of them or a batch, and what is known about each."""
+
+    x: Tensor  # (n, n_features), or views (n, V, n_features)
+    y: Tensor | None = None  # (n,) classes, where the loss uses them
+    weight: Tensor | None = None  # (n,), of mean 1 over all rows; None if equal
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, rows) -> "Batch":
+        y, weight = (None if v is None else v[rows] for v in (self.y, self.weight))
+        return Batch(self.x[rows], y, weight)
+
+    def share(self) -> Tensor:
+        """Return what the rows weigh on the mean: a batch counts by it."""
+        return self.x.new_ones(()) if self.weight is None else mean(self.weight)
+
+    def weighted(self) -> dict[str, Tensor]:
+        """Return the weights by keyword, for functions that need not know them."""
+        return {} if self.weight is None else {"sample_weight": self.weight}
 
 
 @dataclass(frozen=True)
@@ -36,12 +70,17 @@ class Objective:
         begin, end = RAMP
         return self.weight * min(max((progress - begin) / (end - begin), 0.0), 1.0)
 
-    def parts(self, z: Tensor, y: Tensor | None, state: Any) -> tuple[Tensor, Tensor]:
+    def start(self, means: Tensor, generator: Generator, rows: Batch) -> Any:
+        """Return what the penalty is measured from in the next epoch."""
+        return self.regularizer.start(means, generator, rows.y, **rows.weighted())
+
+    def parts(self, z: Tensor, rows: Batch, state: Any) -> tuple[Tensor, Tensor]:
         """Return the contrastive loss and the penalty of views z (n, V, d)."""
-        contrastive = self.loss(z, self.temperature, y)
+        weighted = rows.weighted()
+        contrastive = self.loss(z, self.temperature, rows.y, **weighted)
         if self.regularizer is None:
             return contrastive, torch.zeros_like(contrastive)
-        penalty = self.regularizer.penalty(z.mean(dim=1), state, y)
+        penalty = self.regularizer.penalty(z.mean(dim=1), state, rows.y, **weighted)
         if not isinstance(penalty, Tensor) or penalty.shape != ():
             raise ValueError(
                 "The regularizer's method penalty must return a tensor of shape (); it "
@@ -54,27 +93,26 @@ class Objective:
 class Stopping:
     """Early stopping on held-out rows, by the objective of fixed views of them."""
 
-    views: Tensor  # (n, V, n_features)
-    y: Tensor | None
+    views: Batch
     n_iter_no_change: int
     tol: float
     best_score: float = -math.inf
-    best_weights: dict[str, Tensor] | None = None
+    best: tuple[dict, dict] | None = None
     n_without_gain: int = 0
 
-    def observe(self, score: float, network: nn.Module) -> bool:
-        """Keep the network if it is the best so far; return whether to stop."""
+    def observe(self, score: float, *learned: nn.Module | Optimizer) -> bool:
+        """Keep what is learned if it is the best so far; return whether to stop."""
         gained = score > self.best_score + self.tol
         self.n_without_gain = 0 if gained else self.n_without_gain + 1
         if score > self.best_score:
             self.best_score = score
-            self.best_weights = deepcopy(network.state_dict())
+            self.best = deepcopy([part.state_dict() for part in learned])
         return self.n_without_gain >= self.n_iter_no_change
 
-    def restore(self, network: nn.Module) -> None:
-        """Put the best weights back, if any were kept."""
-        if self.best_weights is not None:
-            network.load_state_dict(self.best_weights)
+    def restore(self, *learned: nn.Module | Optimizer) -> None:
+        """Put the best back, if there is one."""
+        for part, state in zip(learned, self.best or [], strict=False):
+            part.load_state_dict(state)
 
 
 @dataclass
@@ -86,18 +124,17 @@ class History:
     regularizer_weight: list[float] = field(default_factory=list)
     validation_scores: list[float] = field(default_factory=list)
 
-    def append(self, parts: Tensor, weight: float, epoch: int) -> None:
+    def append(self, parts: Tensor, shares: Tensor, weight: float) -> None:
         """Add the batches' mean loss parts; parts (n_batches, 2) must be finite."""
         if not parts.isfinite().all():
             batch, part = (~parts.isfinite()).nonzero()[0].tolist()
             raise ValueError(
                 f"The {('contrastive loss', 'regularizer')[part]} became "
-                f"{parts[batch, part].item()} in epoch {epoch + 1}, batch {batch + 1}. "
-                f"{REMEDY}"
+                f"{parts[batch, part].item()} in epoch {len(self.contrastive) + 1}, "
+                f"batch {batch + 1}. {REMEDY}"
             )
-        contrastive, penalty = parts.mean(dim=0).tolist()
-        self.contrastive.append(contrastive)
-        self.regularizer.append(penalty)
+        self.contrastive.append(mean(parts[:, 0], shares).item())
+        self.regularizer.append(mean(parts[:, 1], shares).item())
         self.regularizer_weight.append(weight)
 
     def latest(self) -> dict[str, float]:
@@ -105,8 +142,18 @@ class History:
         return {name: part[-1] for name, part in vars(self).items() if part}
 
 
+@dataclass
+class Progress:
+    """How far training has come: what it takes to go on, as arrays and numbers."""
+
+    history: History = field(default_factory=History)
+    share: float = 0.0  # of max_iter, by which the regularizer sets in
+    optimizer: dict[int, dict[str, np.ndarray]] | None = None
+    generators: list[np.ndarray] = field(default_factory=list)
+
+
 class Trainer:
-    """Fits a network to rows x (n, d), with labels y (n,) where the loss uses them.
+    """Fits a network to rows.
 
     All randomness comes from `generator`, but for the regularizer's, which has
     `regularizer_generator`: a weight of 0 leaves the network as without a regularizer.
@@ -138,75 +185,101 @@ class Trainer:
             weight_decay=weight_decay,
             fused=generator.device.type in ("cpu", "cuda"),
         )
+        self.progress = Progress()
+
+    def resume(self, progress: Progress) -> None:
+        """Go on from where another trainer of the network has come."""
+        self.progress = deepcopy(progress)
+        load_optimizer(self.optimizer, progress.optimizer)
+        for generator, state in zip(
+            self._generators(), progress.generators, strict=True
+        ):
+            load_generator(generator, state)
 
     def fit(
         self,
-        x: Tensor,
-        y: Tensor | None,
+        rows: Batch,
         *,
+        n_epochs: int,
         max_iter: int,
+        strata: Tensor | None = None,
         stopping: Stopping | None = None,
         verbose: bool = False,
-    ) -> History:
-        """Run up to max_iter epochs; with `stopping`, put the best weights back."""
-        history = History()
-        means = None if self.objective.regularizer is None else self._positive_means(x)
+    ) -> Progress:
+        """Run up to n_epochs; with `stopping`, put the best weights back.
+
+        The regularizer sets in at a share of max_iter epochs, counted over all fits,
+        and never steps back. Where strata (n,) are given, an epoch visits them equally
+        often.
+        """
+        progress, history = self.progress, self.progress.history
+        means = None
+        if self.objective.regularizer is not None:
+            means = self._positive_means(rows.x)
         # A bar that is not shown would still start a thread.
-        epochs = tqdm(range(max_iter), desc="epochs") if verbose else range(max_iter)
-        for epoch in epochs:
-            weight = self.objective.weight_at((epoch + 1) / max_iter)
+        epochs = tqdm(range(n_epochs), desc="epochs") if verbose else range(n_epochs)
+        for _ in epochs:
+            done = (len(history.contrastive) + 1) / max_iter
+            progress.share = max(progress.share, done)
+            weight = self.objective.weight_at(progress.share)
             state = None
             if means is not None:
-                state = self.objective.regularizer.start(
-                    means.clone(), self.regularizer_generator, y
+                state = self.objective.start(
+                    means.clone(), self.regularizer_generator, rows
                 )
-            parts = self._epoch(x, y, state, weight, means)
-            history.append(parts, weight, epoch)
+            parts, shares = self._epoch(rows, strata, state, weight, means)
+            history.append(parts, shares, weight)
             if verbose:
                 epochs.set_postfix(history.latest())
             if stopping is not None:
-                score = self._validation_score(stopping, state, weight)
+                score = self._validation_score(stopping.views, state, weight)
                 history.validation_scores.append(score)
                 # While the weight rises, the objective's values do not compare.
                 if weight == self.objective.weight and stopping.observe(
-                    score, self.network
+                    score, self.network, self.optimizer
                 ):
                     break
         if stopping is not None:
-            stopping.restore(self.network)
+            stopping.restore(self.network, self.optimizer)
         self._check_finite_weights()
-        return history
+        progress.optimizer = optimizer_to_numpy(self.optimizer)
+        progress.generators = [generator_to_numpy(g) for g in self._generators()]
+        return progress
 
     def _epoch(
         self,
-        x: Tensor,
-        y: Tensor | None,
+        rows: Batch,
+        strata: Tensor | None,
         state: Any,
         weight: float,
         means: Tensor | None,
-    ) -> Tensor:
-        """Visit each row once; return the loss parts of each batch, (n_batches, 2)."""
-        self.network.train()
-        order = torch.randperm(len(x), generator=self.generator, device=x.device)
-        # Even batches: no small rest is left, whose rows would have few negatives.
-        batches = order.tensor_split(-(-len(x) // self.batch_size))
-        parts = torch.empty(len(batches), 2, device=x.device, dtype=x.dtype)
-        for i, rows in enumerate(batches):
-            y_rows = None if y is None else y[rows]
-            z, parts[i] = self._step(x[rows], y_rows, state, weight)
-            if means is not None:
-                means[rows] = z.mean(dim=1)
-        return parts
-
-    def _step(
-        self, x: Tensor, y: Tensor | None, state: Any, weight: float
     ) -> tuple[Tensor, Tensor]:
+        """Visit the rows; return each batch's loss parts (n_batches, 2) and share."""
+        self.network.train()
+        if strata is None:
+            order = uniform_order(len(rows), self.generator)
+        else:
+            order = balanced_order(strata, self.generator)
+        # Even batches: no small rest is left, whose rows would have few negatives.
+        batches = order.tensor_split(-(-len(rows) // self.batch_size))
+        parts = rows.x.new_empty(len(batches), 2)
+        shares = rows.x.new_empty(len(batches))
+        for i, index in enumerate(batches):
+            batch = rows[index]
+            shares[i] = batch.share()
+            z, parts[i] = self._step(batch, state, weight)
+            if means is not None:
+                means[index] = z.mean(dim=1)
+        return parts, shares
+
+    def _step(self, batch: Batch, state: Any, weight: float) -> tuple[Tensor, Tensor]:
         """Take one step of the optimizer; return the views' vectors and loss parts."""
-        z = self._embed_views(x)
-        contrastive, penalty = self.objective.parts(z, y, state)
+        z = self._embed_views(batch.x)
+        contrastive, penalty = self.objective.parts(z, batch, state)
         loss = contrastive + weight * penalty if weight else contrastive
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        # By its share, the mean over the batches is that over the rows.
+        (batch.share() * loss).backward()
         self.optimizer.step()
         return z.detach(), torch.stack([contrastive, penalty]).detach()
 
@@ -223,20 +296,25 @@ class Trainer:
         return embed(self.network, views).mean(dim=1)
 
     @torch.no_grad()
-    def _validation_score(self, held_out: Stopping, state: Any, weight: float) -> float:
+    def _validation_score(self, views: Batch, state: Any, weight: float) -> float:
         """Return minus the objective, the mean over even batches of held-out rows."""
         self.network.eval()
-        n_batches = -(-len(held_out.views) // self.batch_size)
-        scores = []
-        for rows in torch.arange(len(held_out.views)).tensor_split(n_batches):
-            y = None if held_out.y is None else held_out.y[rows]
-            z = embed(self.network, held_out.views[rows])
-            contrastive, penalty = self.objective.parts(z, y, state)
-            scores.append(-(contrastive + weight * penalty).item())
-        score = sum(scores) / n_batches
+        n_batches = -(-len(views) // self.batch_size)
+        total, shares = 0.0, 0.0
+        for index in torch.arange(len(views)).tensor_split(n_batches):
+            batch = views[index]
+            z = embed(self.network, batch.x)
+            contrastive, penalty = self.objective.parts(z, batch, state)
+            share = batch.share().item()
+            total += share * (contrastive + weight * penalty).item()
+            shares += share
+        score = -total / shares
         if not math.isfinite(score):
             raise ValueError(f"The score of the held-out rows is {score}. {REMEDY}")
         return score
+
+    def _generators(self) -> tuple[Generator, Generator]:
+        return self.generator, self.regularizer_generator
 
     def _check_finite_weights(self) -> None:
         for name, value in self.network.named_parameters():

@@ -1,9 +1,10 @@
 """The weights of rows: which rows count, and how much."""
 
+from numbers import Number
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils import check_array
 
 # Weights reach the network in float32, where smaller ones would be lost.
 SMALLEST = 1e-30
@@ -36,9 +37,19 @@ def weigh(sample_weight: Any, n: int) -> tuple[slice | np.ndarray, np.ndarray | 
     """
     if sample_weight is None:
         return slice(None), None
-    weight = _check_sample_weight(
-        sample_weight, np.empty((n, 1)), dtype=np.float64, copy=True
+    if isinstance(sample_weight, Number):
+        sample_weight = np.full(n, sample_weight)
+    weight = check_array(
+        sample_weight,
+        ensure_2d=False,
+        dtype=np.float64,
+        copy=True,
+        input_name="sample_weight",
     )
+    if weight.shape != (n,):
+        raise ValueError(
+            f"sample_weight is of shape {weight.shape}; ({n},), one a row, is allowed."
+        )
     if (weight < 0).any():
         row = int(np.argmax(weight < 0))
         raise ValueError(

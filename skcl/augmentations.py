@@ -1,4 +1,8 @@
-"""Augmentations: functions (x, generator) -> view of standardized rows x (n, d)."""
+"""Augmentations: functions (x, generator) -> view of standardized rows x (n, d).
+
+Missing numbers are NaN, and categories codes: each is a single value, which a view
+keeps or replaces as a whole.
+"""
 
 from collections.abc import Callable
 from hashlib import blake2b
@@ -48,7 +52,7 @@ def swap(x: Tensor, generator: Generator, *, rate: float, marginals: Tensor) -> 
     return torch.where(swapped, marginals.gather(0, index), x)
 
 
-def noise(x: Tensor, generator: Generator, *, rate: float) -> Tensor:
+def noise(x: Tensor, generator: Generator, *, rate: float | Tensor) -> Tensor:
     """Add Gaussian noise of standard deviation `rate`.
 
     Parameters
@@ -57,8 +61,8 @@ def noise(x: Tensor, generator: Generator, *, rate: float) -> Tensor:
         Rows.
     generator : Generator
         Source of randomness, on the device of x.
-    rate : float
-        The standard deviation, in units of x.
+    rate : float or Tensor of shape (d,)
+        The standard deviation, in units of x; 0 for a column to be left as it is.
 
     Returns
     -------

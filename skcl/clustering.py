@@ -1,8 +1,9 @@
 """Relaxed k-means: objectives and their minimization, as functions of tensors.
 
 M (n, d) holds points m_i, here the rows' mean positive representations, C (K, d)
-centers c_k. All objectives are means over the points, in squared units of M. For every
-C, with the hard objective k-means(M, C) = mean_i min_k ‖m_i - c_k‖²,
+centers c_k. All objectives are means over the points, in squared units of M; weighted
+means, Σ_i w_i (·) / Σ_i w_i, where points have weights w_i. For every C, with the hard
+objective k-means(M, C) = mean_i min_k ‖m_i - c_k‖²,
 
     spectral(M) ≤ min_C k-means(M, C),
     entropic(M, C) ≤ k-means(M, C) ≤ entropic(M, C) + τ log K.
@@ -39,7 +40,11 @@ def assign(
 
 
 def entropic_relaxation(
-    points: Tensor, centers: Tensor, temperature: float, labels: Tensor | None = None
+    points: Tensor,
+    centers: Tensor,
+    temperature: float,
+    labels: Tensor | None = None,
+    sample_weight: Tensor | None = None,
 ) -> Tensor:
     """Entropic relaxation of the k-means objective.
 
@@ -59,6 +64,8 @@ def entropic_relaxation(
         τ, positive.
     labels : Tensor of shape (n,), default=None
         The index of a point's known center, or -1.
+    sample_weight : Tensor of shape (n,), default=None
+        w_i, positive; None is equal weights.
 
     Returns
     -------
@@ -79,39 +86,53 @@ def entropic_relaxation(
     0.0
     """
     squared = _allowed_distances(points, centers, labels)
-    return mean(-temperature * (-squared / temperature).logsumexp(dim=1))
+    free_energy = -temperature * (-squared / temperature).logsumexp(dim=1)  # (n,)
+    return mean(free_energy, sample_weight)
 
 
-def spectral_subspace(points: Tensor, n_clusters: int) -> tuple[Tensor, Tensor]:
+def spectral_subspace(
+    points: Tensor, n_clusters: int, sample_weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the mean (d,) of the points and their K - 1 leading directions (d, r).
 
-    They are the right singular vectors of the centered points; r = min(K - 1, d). The
-    decomposition is detached: as the best subspace, it has no gradient to first order.
+    They are the right singular vectors of the centered points, times √w_i where points
+    have weights (n,); r = min(K - 1, d). The decomposition is detached: as the best
+    subspace, it has no gradient to first order.
     """
     with torch.no_grad():
-        mean_point = _mean_point(points)
+        mean_point = _mean_point(points, sample_weight)
         centered = points - mean_point
-        _, vectors = torch.linalg.eigh(summed_products(centered, centered))
+        moment = summed_products(_weighted(centered, sample_weight), centered)
+        _, vectors = torch.linalg.eigh(moment)
         first = max(points.shape[1] - (n_clusters - 1), 0)
         return mean_point, vectors[:, first:]
 
 
-def residual(points: Tensor, mean_point: Tensor, directions: Tensor) -> Tensor:
+def residual(
+    points: Tensor,
+    mean_point: Tensor,
+    directions: Tensor,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
     """Mean squared distance of the points to an affine subspace."""
     centered = points - mean_point
     inside = pairwise_products(centered, directions.T)  # (n, r)
     outside = centered - pairwise_products(inside, directions)
-    return mean(outside.square().sum(dim=1))
+    return mean(outside.square().sum(dim=1), sample_weight)
 
 
-def spectral_relaxation(points: Tensor, n_clusters: int) -> Tensor:
+def spectral_relaxation(
+    points: Tensor, n_clusters: int, sample_weight: Tensor | None = None
+) -> Tensor:
     """Spectral, or trace, relaxation of the k-means objective.
 
     E = 1/n Σ_{j ≥ K} σ_j², σ_1 ≥ σ_2 ≥ … the singular values of the centered points.
+    With weights, the points are centered at their weighted mean and multiplied by √w_i,
+    and n is Σ_i w_i.
 
     It bounds the least k-means objective from below, is 0 if d < K or n ≤ K, and its
-    gradient, 2 (M̃ - M̃ V Vᵀ)/n with V the K - 1 leading right singular vectors, is
-    finite at tied singular values too.
+    gradient, without weights 2 (M̃ - M̃ V Vᵀ)/n with V the K - 1 leading right singular
+    vectors, is finite at tied singular values too.
 
     Parameters
     ----------
@@ -119,6 +140,8 @@ def spectral_relaxation(points: Tensor, n_clusters: int) -> Tensor:
         M.
     n_clusters : int
         K.
+    sample_weight : Tensor of shape (n,), default=None
+        w_i, positive; None is equal weights.
 
     Returns
     -------
@@ -138,8 +161,8 @@ def spectral_relaxation(points: Tensor, n_clusters: int) -> Tensor:
     >>> spectral_relaxation(points, n_clusters=2).item()  # σ² are 8 and 2
     0.5
     """
-    mean_point, directions = spectral_subspace(points, n_clusters)
-    return residual(points, mean_point, directions)
+    mean_point, directions = spectral_subspace(points, n_clusters, sample_weight)
+    return residual(points, mean_point, directions, sample_weight)
 
 
 def refine(
@@ -150,6 +173,7 @@ def refine(
     max_iter: int,
     tol: float,
     labels: Tensor | None = None,
+    sample_weight: Tensor | None = None,
 ) -> tuple[Tensor, int]:
     """Lower the entropic objective from given centers; the hard one if τ = 0.
 
@@ -170,6 +194,8 @@ def refine(
         Stop when the centers' squared shift falls to tol times the points' variance.
     labels : Tensor of shape (n,), default=None
         The index of a point's known center, or -1.
+    sample_weight : Tensor of shape (n,), default=None
+        w_i, positive; None is equal weights.
 
     Returns
     -------
@@ -178,10 +204,12 @@ def refine(
     n_iter : int
         The rounds run.
     """
-    variance = mean((points - _mean_point(points)).square().sum(dim=1)).item()
+    centered = points - _mean_point(points, sample_weight)
+    variance = mean(centered.square().sum(dim=1), sample_weight).item()
     n_iter = 0
     for n_iter in range(1, max_iter + 1):  # noqa: B007
         assigned = assign(points, centers, temperature, labels)  # (n, K)
+        assigned = _weighted(assigned, sample_weight)
         mass = summed_products(assigned, torch.ones_like(points[:, :1]))
         sums = summed_products(assigned, points)
         tiny = torch.finfo(points.dtype).tiny
@@ -193,9 +221,15 @@ def refine(
     return centers, n_iter
 
 
-def _mean_point(points: Tensor) -> Tensor:
+def _mean_point(points: Tensor, sample_weight: Tensor | None) -> Tensor:
     ones = torch.ones_like(points[:, :1])
-    return summed_products(points, ones).squeeze(1) / len(points)
+    weight = _weighted(ones, sample_weight)
+    total = len(points) if sample_weight is None else summed_products(weight, ones)[0]
+    return summed_products(points, weight).squeeze(1) / total
+
+
+def _weighted(rows: Tensor, sample_weight: Tensor | None) -> Tensor:
+    return rows if sample_weight is None else rows * sample_weight[:, None]
 
 
 def _allowed_distances(

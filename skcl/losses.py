@@ -1,11 +1,15 @@
 """Contrastive losses over mini-batches, as pure functions of tensors.
 
-Every loss has the signature ``loss(z, temperature, y=None)``. ``z`` (n, V, d) holds V
-views of each of n rows, unit vectors z_iv; anchors are all n V of them. A mean over
-positives leaves the anchor itself out, and so does every sum over negatives: these
-are the estimates that a mini-batch gives. The exact losses of a whole set of rows,
-of which the bounds speak, are in :mod:`skcl.theory`. An anchor without a positive
-contributes nothing; a mean over no negatives is 0.
+Every loss has the signature ``loss(z, temperature, y=None, sample_weight=None)``.
+``z`` (n, V, d) holds V views of each of n rows, unit vectors z_iv; anchors are all n V
+of them. A mean over positives leaves the anchor itself out, and so does every sum over
+negatives: these are the estimates that a mini-batch gives. The exact losses of a whole
+set of rows, of which the bounds speak, are in :mod:`skcl.theory`. An anchor without a
+positive contributes nothing; a mean over no negatives is 0.
+
+With ``sample_weight`` (n,) a view counts in every mean, as anchor, positive or
+negative, with the weight of its row. Only ratios matter: w stands for weights that are
+positive, of the dtype of z, without a gradient, and at least 1e-30 of the largest.
 
 Two attributes tell a trainer what to do with a loss:
 
@@ -36,13 +40,19 @@ def _declare(*, uses_y: bool, discrepancy_weight: Callable[[float], float]) -> C
 
 
 @_declare(uses_y=False, discrepancy_weight=lambda temperature: 1 / temperature)
-def infonce(z: Tensor, temperature: float, y: Tensor | None = None) -> Tensor:
+def infonce(
+    z: Tensor,
+    temperature: float,
+    y: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
     """InfoNCE, or NT-Xent, with the mean of the other anchors as partition.
 
     L = mean_a [ -mean_p z_a·z_p / t + log mean_{b≠a} exp(z_a·z_b / t) ]
 
     for anchors a, positives p (the other views of the same row), temperature t. The
-    usual sum in place of the mean adds log(n V - 1), and no gradient.
+    usual sum in place of the mean adds log(n V - 1), and no gradient. With weights
+    the partition is Σ_{b≠a} w_b exp(z_a·z_b / t) / Σ_{b≠a} w_b.
 
     Parameters
     ----------
@@ -52,6 +62,8 @@ def infonce(z: Tensor, temperature: float, y: Tensor | None = None) -> Tensor:
         t, positive.
     y : None
         Ignored.
+    sample_weight : Tensor of shape (n,) or None
+        w, the weights of the rows; None weighs them equally.
 
     Returns
     -------
@@ -72,23 +84,32 @@ def infonce(z: Tensor, temperature: float, y: Tensor | None = None) -> Tensor:
     >>> round(infonce(z, temperature=1.0).item(), 4)
     -0.7805
     """
-    if z.shape[1] < 2:
+    V = z.shape[1]
+    if V < 2:
         return _nothing(z)
     anchors = z.flatten(0, 1)  # (nV, d)
+    weight = _repeat(_relative(sample_weight), V)
     similarity = pairwise_products(anchors, anchors) / temperature
     positive = _mean_positive(z) / temperature
-    return mean(_log_mean_exp_of_others(similarity) - positive.flatten())
+    partition = _log_mean_exp_of_others(similarity, weight)
+    return mean(partition - positive.flatten(), weight)
 
 
 @_declare(uses_y=True, discrepancy_weight=lambda temperature: 1 / temperature)
-def supcon(z: Tensor, temperature: float, y: Tensor | None = None) -> Tensor:
+def supcon(
+    z: Tensor,
+    temperature: float,
+    y: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
     """Supervised contrastive loss, with the log outside the mean over positives.
 
     L = mean_a [ -mean_{p ∈ P(a)} z_a·z_p / t + log mean_{b≠a} exp(z_a·z_b / t) ]
 
     P(a): all other views of the rows of a's class; for an unlabelled row (y = -1),
     and for every row if y is None, the other views of the row itself. The mean is
-    over the anchors that have a positive.
+    over the anchors that have a positive. With weights all three means are weighted,
+    the partition as in :func:`infonce`.
 
     Parameters
     ----------
@@ -98,6 +119,8 @@ def supcon(z: Tensor, temperature: float, y: Tensor | None = None) -> Tensor:
         t, positive.
     y : Tensor of shape (n,) or None
         Integer classes; -1 marks an unlabelled row.
+    sample_weight : Tensor of shape (n,) or None
+        w, the weights of the rows; None weighs them equally.
 
     Returns
     -------
@@ -119,27 +142,31 @@ def supcon(z: Tensor, temperature: float, y: Tensor | None = None) -> Tensor:
     True
     """
     if y is None:
-        return infonce(z, temperature)
+        return infonce(z, temperature, sample_weight=sample_weight)
     n, V, _ = z.shape
     if n * V < 2:
         return _nothing(z)
     anchors = z.flatten(0, 1)  # (nV, d)
+    weight = _repeat(_relative(sample_weight), V)
     similarity = pairwise_products(anchors, anchors) / temperature
     own = -1 - torch.arange(n, device=z.device)  # a label that no other row has
     label = torch.where(y >= 0, y, own).repeat_interleave(V)
     is_positive = label[:, None] == label
     is_positive.fill_diagonal_(False)
-    n_positive = is_positive.sum(dim=1)
-    positive = torch.where(is_positive, similarity, 0).sum(dim=1)
-    per_anchor = _log_mean_exp_of_others(similarity) - positive / n_positive.clamp(1)
+    n_positive = _times(is_positive, weight).sum(dim=1)  # with weights, their sum
     counted = n_positive > 0
-    share = counted.sum().clamp(1) / (n * V)
-    return mean(torch.where(counted, per_anchor, 0)) / share
+    positive = _times(torch.where(is_positive, similarity, 0), weight).sum(dim=1)
+    partition = _log_mean_exp_of_others(similarity, weight)
+    per_anchor = partition - positive / torch.where(counted, n_positive, 1)
+    return _mean_of_counted(per_anchor, counted, weight)
 
 
 @_declare(uses_y=False, discrepancy_weight=lambda temperature: 2.0)
 def spectral(
-    z: Tensor, temperature: float | None = None, y: Tensor | None = None
+    z: Tensor,
+    temperature: float | None = None,
+    y: Tensor | None = None,
+    sample_weight: Tensor | None = None,
 ) -> Tensor:
     """Spectral contrastive loss.
 
@@ -147,7 +174,8 @@ def spectral(
 
     for anchors a, positives p (the other views of the same row), negatives b (the
     views of all other rows). The second term is ‖Zᵀ Z‖² less the rows' own share, so
-    no matrix of all pairs is formed.
+    no matrix of all pairs is formed. With weights of sum W the pair of rows i and j
+    counts w_i w_j / (W (W - w_i)) in it.
 
     Parameters
     ----------
@@ -155,6 +183,8 @@ def spectral(
         Unit vectors.
     temperature, y : None
         Ignored.
+    sample_weight : Tensor of shape (n,) or None
+        w, the weights of the rows; None weighs them equally.
 
     Returns
     -------
@@ -177,23 +207,37 @@ def spectral(
     n, V, _ = z.shape
     if V < 2:
         return _nothing(z)
-    loss = -2 * mean(_mean_positive(z).mean(dim=1))
+    w = _relative(sample_weight)
+    loss = -2 * mean(_mean_positive(z).mean(dim=1), w)
     if n == 1:
         return loss
-    anchors = z.flatten(0, 1)  # (nV, d)
-    all_pairs = summed_products(anchors, anchors).square().sum(dim=1).sum()
-    own_pairs = mean((z @ z.mT).square().sum(dim=(1, 2))) * n
-    return loss + (all_pairs - own_pairs) / (n * (n - 1) * V**2)
+    if w is None:
+        return loss + _sum_over_pairs(z) / (n * (n - 1) * V**2)
+    u = w / _sum_of_others(w)
+    # The pair of the heaviest row with itself, u_i w_i, can be far above the sum of
+    # all others. It must not be added and taken off again: that row's part is a sum
+    # over the others from the start.
+    heaviest, others = _split_largest(w)
+    u_heaviest = torch.where(heaviest > 0, u, 0)
+    pairs = _sum_over_pairs(z, u_heaviest, others)
+    pairs = pairs + _sum_over_pairs(z, u - u_heaviest, w)
+    return loss + pairs / (mean(w) * n * V**2)
 
 
 @_declare(uses_y=False, discrepancy_weight=lambda temperature: 1 / (2 * temperature))
-def logistic(z: Tensor, temperature: float, y: Tensor | None = None) -> Tensor:
+def logistic(
+    z: Tensor,
+    temperature: float,
+    y: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
     """Logistic loss with one positive and one negative.
 
     L = mean_a mean_p mean_b log(1 + exp(-z_a·(z_p - z_b) / t))
 
     for anchors a, positives p (the other views of the same row), negatives b (the
-    views of all other rows), temperature t.
+    views of all other rows), temperature t. With weights of sum W the anchors' mean is
+    weighted, and a negative of row j of an anchor of row i has weight w_j / (W - w_i).
 
     Parameters
     ----------
@@ -203,6 +247,8 @@ def logistic(z: Tensor, temperature: float, y: Tensor | None = None) -> Tensor:
         t, positive.
     y : None
         Ignored.
+    sample_weight : Tensor of shape (n,) or None
+        w, the weights of the rows; None weighs them equally.
 
     Returns
     -------
@@ -227,13 +273,17 @@ def logistic(z: Tensor, temperature: float, y: Tensor | None = None) -> Tensor:
         return _nothing(z)
     anchors = z.flatten(0, 1)  # (nV, d)
     similarity = pairwise_products(anchors, anchors) / temperature
+    w = _relative(sample_weight)
+    weight = _repeat(w, V)
+    scale = None if w is None else _repeat((n - 1) / _sum_of_others(w), V)
     row = torch.arange(n, device=z.device).repeat_interleave(V)
     same_row = row[:, None] == row
     total = 0.0
     for shift in range(1, V):
         positive = (z * z.roll(shift, dims=1)).sum(dim=-1).reshape(-1, 1) / temperature
         loss = -logsigmoid(positive - similarity)
-        total = total + mean(loss.masked_fill(same_row, 0).sum(dim=1))
+        negative = _times(loss.masked_fill(same_row, 0), weight).sum(dim=1)
+        total = total + mean(_times(negative, scale), weight)
     return total / ((V - 1) * (n - 1) * V)
 
 
@@ -320,12 +370,73 @@ def _mean_positive(z: Tensor) -> Tensor:
     return (total - z.square().sum(dim=-1)) / (z.shape[1] - 1)
 
 
-def _log_mean_exp_of_others(similarity: Tensor) -> Tensor:
+def _log_mean_exp_of_others(similarity: Tensor, weight: Tensor | None) -> Tensor:
     """Return log mean_{b≠a} exp(similarity_ab) for each anchor a."""
     m = len(similarity)
     itself = torch.eye(m, dtype=torch.bool, device=similarity.device)
     others = similarity.masked_fill(itself, -torch.inf)
-    return others.logsumexp(dim=1) - math.log(m - 1)
+    if weight is None:
+        return others.logsumexp(dim=1) - math.log(m - 1)
+    return (others + weight.log()).logsumexp(dim=1) - _sum_of_others(weight).log()
+
+
+def _mean_of_counted(values: Tensor, counted: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the mean of the values that are counted; 0 if there are none."""
+    if weight is None:
+        share = counted.sum().clamp(1) / len(values)
+    else:
+        share = mean(counted.to(weight.dtype), weight)
+        share = torch.where(share > 0, share, 1)
+    return mean(torch.where(counted, values, 0), weight) / share
+
+
+def _sum_over_pairs(
+    z: Tensor, u: Tensor | None = None, w: Tensor | None = None
+) -> Tensor:
+    """Return Σ_{i≠j} u_i w_j Σ_{v, v'} (z_iv·z_jv')², without a matrix of all pairs."""
+    moment = _second_moment(z, u)
+    other_moment = moment if w is None else _second_moment(z, w)
+    all_pairs = (moment * other_moment).sum(dim=1).sum()
+    own_pairs = (z @ z.mT).square().sum(dim=(1, 2))
+    share = None if w is None else u * w
+    return all_pairs - mean(_times(own_pairs, share)) * len(z)
+
+
+def _second_moment(z: Tensor, w: Tensor | None) -> Tensor:
+    """Return Σ_i w_i Σ_v z_iv z_ivᵀ, (d, d)."""
+    anchors = z.flatten(0, 1)  # (nV, d)
+    weighted = anchors if w is None else (z * w[:, None, None]).flatten(0, 1)
+    return summed_products(anchors, weighted)
+
+
+def _relative(sample_weight: Tensor | None) -> Tensor | None:
+    """Return weights of which the largest is 1; of equal weights all are, exactly."""
+    return None if sample_weight is None else sample_weight / sample_weight.max()
+
+
+def _repeat(w: Tensor | None, V: int) -> Tensor | None:
+    """Give each view what its row has, (nV,)."""
+    return None if w is None else w.repeat_interleave(V)
+
+
+def _times(x: Tensor, w: Tensor | None) -> Tensor:
+    return x if w is None else x * w
+
+
+def _split_largest(w: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest weight and the others, each padded with zeros."""
+    largest = torch.arange(len(w), device=w.device) == w.argmax()
+    return torch.where(largest, w, 0), torch.where(largest, 0, w)
+
+
+def _sum_of_others(w: Tensor) -> Tensor:
+    """Return Σ_{j≠i} w_j for each i, (n,).
+
+    W - w_i cancels where w_i is most of W. Here nothing does: it is the sum without
+    the largest, plus the largest less w_i.
+    """
+    _, rest = _split_largest(w)
+    return mean(rest) * len(w) + (w.max() - w)
 
 
 def _nothing(z: Tensor) -> Tensor:

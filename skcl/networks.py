@@ -1,4 +1,4 @@
-"""The network: a backbone, and a projection head onto the unit sphere."""
+"""The network: columns, a backbone, and a projection head onto the unit sphere."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +10,71 @@ from torch.nn.utils import skip_init
 
 from skcl._blocks import BLOCK, apply_in_blocks, product
 
+# Of a category's vector. Fewer categories have a dimension each.
+MAX_CATEGORY_WIDTH = 32
+
+
+class ColumnEmbedding(nn.Module):
+    """What the backbone sees of the rows x (n, d): numbers, and nothing missing.
+
+    First the numbers, 0 for a missing one; then an indicator of missing values for
+    each of the columns `indicated`; then each category's learned vector. The vectors
+    of a column begin as one-hot; of more than `MAX_CATEGORY_WIDTH` categories, as
+    random unit vectors of that width. The first two codes, for missing and for unseen
+    categories, begin at 0, and stay there unless training rows have them.
+
+    Parameters
+    ----------
+    n_codes : sequence of int
+        Number of codes of each column of x; 0 for numbers.
+    indicated : sequence of int
+        The columns of numbers whose missing values are indicated.
+    generator : Generator or None
+        Source of random vectors. None leaves all to be loaded.
+    """
+
+    def __init__(
+        self,
+        n_codes: Sequence[int],
+        indicated: Sequence[int],
+        generator: Generator | None,
+    ):
+        super().__init__()
+        self.numeric = [j for j, n in enumerate(n_codes) if n == 0]
+        self.categorical = [j for j, n in enumerate(n_codes) if n > 0]
+        self.indicated = list(indicated)
+        self.vectors = nn.ParameterList(
+            _category_vectors(n, generator) for n in n_codes if n > 0
+        )
+
+    @property
+    def n_outputs(self) -> int:
+        """Width of what the backbone sees."""
+        widths = [vectors.shape[1] for vectors in self.vectors]
+        return len(self.numeric) + len(self.indicated) + sum(widths)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, n_outputs)."""
+        numbers = x[:, self.numeric] if self.categorical else x
+        parts = [torch.where(numbers.isnan(), 0.0, numbers)]
+        if self.indicated:
+            parts.append(x[:, self.indicated].isnan().to(x.dtype))
+        for j, vectors in zip(self.categorical, self.vectors, strict=True):
+            parts.append(nn.functional.embedding(x[:, j].long(), vectors))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _category_vectors(n_codes: int, generator: Generator | None) -> nn.Parameter:
+    n_categories = n_codes - 2
+    width = min(max(n_categories, 1), MAX_CATEGORY_WIDTH)
+    vectors = torch.zeros(n_codes, width)
+    if generator is not None:
+        own = torch.eye(n_categories, width)
+        if n_categories > width:
+            own = torch.randn(n_categories, width, generator=generator)
+        vectors[2:] = nn.functional.normalize(own)
+    return nn.Parameter(vectors)
+
 
 class ContrastiveNetwork(nn.Module):
     """A backbone, whose output is the embedding, and a projection head above it.
@@ -19,8 +84,15 @@ class ContrastiveNetwork(nn.Module):
     the batch sees it whole in training.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, whole_batches: bool):
+    def __init__(
+        self,
+        columns: ColumnEmbedding,
+        backbone: nn.Module,
+        head: nn.Module,
+        whole_batches: bool,
+    ):
         super().__init__()
+        self.columns = columns
         self.backbone = backbone
         self.head = head
         self.whole_batches = whole_batches
@@ -28,8 +100,8 @@ class ContrastiveNetwork(nn.Module):
     def embed(self, x: Tensor) -> Tensor:
         """Return the embedding, (n, n_components)."""
         if self.training and self.whole_batches:
-            return self.backbone(x)
-        return apply_in_blocks(self.backbone, x)
+            return self.backbone(self.columns(x))
+        return apply_in_blocks(lambda rows: self.backbone(self.columns(rows)), x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return unit vectors, (n, projection_dim); a zero vector stays zero."""
@@ -43,8 +115,10 @@ class Architecture:
 
     Parameters
     ----------
-    n_features : int
-        Width of the input.
+    n_codes : sequence of int
+        Number of codes of each column of the input; 0 for numbers.
+    indicated : sequence of int
+        The columns of numbers whose missing values are indicated.
     n_components : int
         Width of the embedding.
     projection_dim : int
@@ -52,10 +126,11 @@ class Architecture:
     hidden_layer_sizes : sequence of int
         Widths of the hidden layers of an MLP.
     backbone : "mlp" or callable
-        A callable ``backbone(n_features, n_components)`` returns an nn.Module.
+        A callable ``backbone(n_inputs, n_components)`` returns an nn.Module.
     """
 
-    n_features: int
+    n_codes: Sequence[int]
+    indicated: Sequence[int]
     n_components: int
     projection_dim: int
     hidden_layer_sizes: Sequence[int]
@@ -63,8 +138,9 @@ class Architecture:
 
     def build(self, generator: Generator | None) -> ContrastiveNetwork:
         """Build the network; a generator of None leaves weights to be loaded."""
+        columns = ColumnEmbedding(self.n_codes, self.indicated, generator)
         if callable(self.backbone):
-            backbone = self.backbone(self.n_features, self.n_components)
+            backbone = self.backbone(columns.n_outputs, self.n_components)
             if not isinstance(backbone, nn.Module):
                 raise ValueError(
                     "The callable given as backbone must return an nn.Module; it "
@@ -72,11 +148,12 @@ class Architecture:
                 )
         else:
             hidden = self.hidden_layer_sizes
-            backbone = mlp((self.n_features, *hidden, self.n_components), generator)
+            backbone = mlp((columns.n_outputs, *hidden, self.n_components), generator)
         width = max(self.n_components, self.projection_dim)
         head = (self.n_components, width, self.projection_dim)
         head = mlp(head, generator)
-        return ContrastiveNetwork(backbone, head, whole_batches=callable(self.backbone))
+        whole_batches = callable(self.backbone)
+        return ContrastiveNetwork(columns, backbone, head, whole_batches)
 
 
 class Linear(nn.Linear):

@@ -1,15 +1,18 @@
 """The exact quantities of the theory, on a finite set of rows: arrays in, numbers out.
 
-Row i has V views z_iv, unit vectors; all rows weigh the same, and so do the views of a
-row. With that measure the positive of an anchor is any view of its row, the anchor
-itself included, and a negative is any view of any row. A partition y of the rows into
-classes k of frequency π_k defines
+Row i has V views z_iv, unit vectors, and weight w_i, by default 1; the views of a row
+weigh the same. With that measure the positive of an anchor is any view of its row, the
+anchor itself included, and a negative is any view of any row. A partition y of the rows
+into classes k of frequency π_k = Σ_{i in k} w_i / Σ_i w_i defines
 
 - the positive means m_i = 1/V Σ_v z_iv,
-- the class centers c_k, the means of m_i over class k,
+- the class centers c_k, the means of m_i over class k, weighted by w_i,
 - the internal discrepancy ‖m_i - c_{y_i}‖ of row i.
 
-For InfoNCE at temperature t, with Δ₂² the mean squared discrepancy,
+An integer weight is that many copies of the row; a row of weight 0 is absent, whatever
+its values.
+
+For InfoNCE at temperature t, with Δ₂² the (weighted) mean squared discrepancy,
 
     incurred_loss ≤ contrastive_loss + Δ₂² / t.
 
@@ -28,8 +31,8 @@ LOSSES = ("infonce", "supcon", "spectral", "logistic")
 _BLOCK_SIZE = 2**22
 
 
-def class_centers(means, y, n_classes=None):
-    """Return the mean of each class.
+def class_centers(means, y, n_classes=None, sample_weight=None):
+    """Return the mean of each class, c_k = Σ_{i in k} w_i m_i / Σ_{i in k} w_i.
 
     Parameters
     ----------
@@ -39,16 +42,18 @@ def class_centers(means, y, n_classes=None):
         Classes, 0 … K - 1.
     n_classes : int, default=None
         K; None is the largest class plus one.
+    sample_weight : array of shape (n,), default=None
+        w, not negative; None weighs the rows equally.
 
     Returns
     -------
     array of shape (K, d)
-        The centers; NaN for a class without rows.
+        The centers; NaN for a class without rows, or without weight.
 
     Raises
     ------
     ValueError
-        If y holds a negative code.
+        If y holds a negative code, or sample_weight is refused.
 
     Examples
     --------
@@ -57,11 +62,13 @@ def class_centers(means, y, n_classes=None):
     array([[1.],
            [5.]])
     """
+    n_classes = np.max(y) + 1 if n_classes is None else n_classes
+    weight, means, y = _rows_of_weight(sample_weight, means, y)
     means, y = np.asarray(means, dtype=np.float64), _check_codes(y)
-    n_classes = y.max() + 1 if n_classes is None else n_classes
     centers = np.full((n_classes, means.shape[1]), np.nan)
     for k in np.unique(y):
-        centers[k] = means[y == k].mean(axis=0)
+        of_k = y == k
+        centers[k] = np.average(means[of_k], axis=0, weights=_take(weight, of_k))
     return centers
 
 
@@ -97,12 +104,12 @@ def internal_discrepancy(means, centers, y):
     return np.linalg.norm(means - np.asarray(centers)[_check_codes(y)], axis=1)
 
 
-def relative_discrepancy(means, centers, y, rounding=2.0**-23):
+def relative_discrepancy(means, centers, y, rounding=2.0**-23, sample_weight=None):
     """Return the squared discrepancy as a share of the variance of the means.
 
-    Δ₂² / mean_i ‖m_i - m̄‖², m̄ the mean of the m_i. With the classes' own means as
-    centers it lies in [0, 1]. It is 1 for a constant embedding, whose plain
-    discrepancy of 0 looks perfect.
+    Δ₂² / mean_i ‖m_i - m̄‖², m̄ the mean of the m_i, all means weighted. With
+    the classes' own means as centers it lies in [0, 1]. It is 1 for a constant
+    embedding, whose plain discrepancy of 0 looks perfect.
 
     Parameters
     ----------
@@ -115,6 +122,8 @@ def relative_discrepancy(means, centers, y, rounding=2.0**-23):
     rounding : float, default=2**-23
         Relative rounding error of the means, within which they count as constant; the
         default is that of float32.
+    sample_weight : array of shape (n,), default=None
+        w, not negative; None weighs the rows equally.
 
     Returns
     -------
@@ -124,7 +133,7 @@ def relative_discrepancy(means, centers, y, rounding=2.0**-23):
     Raises
     ------
     ValueError
-        If y holds a negative code.
+        If y holds a negative code, or sample_weight is refused.
 
     Examples
     --------
@@ -132,16 +141,19 @@ def relative_discrepancy(means, centers, y, rounding=2.0**-23):
     >>> relative_discrepancy([[1.0], [1.0]], [[1.0]], [0, 0])
     1.0
     """
+    weight, means, y = _rows_of_weight(sample_weight, means, y)
     means = np.asarray(means, dtype=np.float64)
     # Of equal rows, the differences to one are 0; those to their mean need not be.
     moved = means - means[0]
-    variance = ((moved - moved.mean(axis=0)) ** 2).sum(axis=1).mean()
-    if variance <= rounding**2 * (means**2).sum(axis=1).mean():
+    moved -= np.average(moved, axis=0, weights=weight)
+    variance = np.average((moved**2).sum(axis=1), weights=weight)
+    if variance <= rounding**2 * np.average((means**2).sum(axis=1), weights=weight):
         return 1.0
-    return float((internal_discrepancy(means, centers, y) ** 2).mean() / variance)
+    squared = internal_discrepancy(means, centers, y) ** 2
+    return float(np.average(squared, weights=weight) / variance)
 
 
-def contrastive_loss(views, temperature, loss="infonce", y=None):
+def contrastive_loss(views, temperature, loss="infonce", y=None, sample_weight=None):
     """Return the contrastive loss over all rows, exactly, with the log of the mean.
 
     Parameters
@@ -151,7 +163,8 @@ def contrastive_loss(views, temperature, loss="infonce", y=None):
     temperature : float
         t > 0; ignored by the spectral loss.
     loss : {"infonce", "supcon", "spectral", "logistic"}, default="infonce"
-        With a an anchor, p a positive, b a negative of the measure above:
+        With a an anchor, p a positive, b a negative of the module's measure, each
+        drawn with the weight of its row:
 
         - "infonce": -E z_a·z_p / t + E_a log E_b exp(z_a·z_b / t);
         - "supcon": the same, a positive being any view of any row of a's class;
@@ -160,6 +173,8 @@ def contrastive_loss(views, temperature, loss="infonce", y=None):
     y : array of int, of shape (n,), default=None
         Classes, for "supcon"; -1 marks an unlabelled row, whose positives are its own
         views.
+    sample_weight : array of shape (n,), default=None
+        w, not negative; None weighs the rows equally.
 
     Returns
     -------
@@ -169,7 +184,7 @@ def contrastive_loss(views, temperature, loss="infonce", y=None):
     Raises
     ------
     ValueError
-        If the loss is unknown.
+        If the loss is unknown, or sample_weight is refused.
 
     Examples
     --------
@@ -181,30 +196,36 @@ def contrastive_loss(views, temperature, loss="infonce", y=None):
     -0.497661758
     """
     _check_loss(loss)
+    weight, views, y = _rows_of_weight(sample_weight, views, y)
     views = np.asarray(views, dtype=np.float64)
-    means = views.mean(axis=1)
+    means, of_anchors = views.mean(axis=1), _repeat(weight, views.shape[1])
     if loss == "spectral":
-        anchors = views.reshape(-1, views.shape[2])
-        second_moment = anchors.T @ anchors / len(anchors)
-        return float(-2 * (means**2).sum(axis=1).mean() + (second_moment**2).sum())
+        positive = np.average((means**2).sum(axis=1), weights=weight)
+        return float(-2 * positive + (_second_moment(views, of_anchors) ** 2).sum())
     if loss == "logistic":
-        return _logistic_loss(views, temperature)
+        return _logistic_loss(views, temperature, of_anchors)
     targets = means
     if loss == "supcon" and y is not None:
         y = np.asarray(y)
         labelled = y >= 0
         targets = means.copy()
         if labelled.any():
-            centers = class_centers(means[labelled], y[labelled])
+            of_labelled = _take(weight, labelled)
+            centers = class_centers(
+                means[labelled], y[labelled], sample_weight=of_labelled
+            )
             targets[labelled] = centers[y[labelled]]
-    positive = (means * targets).sum(axis=1).mean() / temperature
-    return float(_log_partition(views, temperature).mean() - positive)
+    positive = np.average((means * targets).sum(axis=1), weights=weight) / temperature
+    partition = _log_partition(views, temperature, of_anchors)
+    return float(np.average(partition, weights=of_anchors) - positive)
 
 
-def incurred_loss(views, y, temperature, loss="infonce", centers=None):
+def incurred_loss(
+    views, y, temperature, loss="infonce", centers=None, sample_weight=None
+):
     """Return the supervised loss that a contrastive loss incurs.
 
-    With scores s_k = z·c_k of the centers c_k and class frequencies π_k:
+    With scores s_k = z·c_k of the centers c_k and (weighted) class frequencies π_k:
 
     - "infonce" and "supcon": E [ -s_y / t + log Σ_k π_k exp(s_k / t) ];
     - "spectral": E [ -2 s_y + Σ_k π_k s_k² ];
@@ -221,7 +242,9 @@ def incurred_loss(views, y, temperature, loss="infonce", centers=None):
     loss : {"infonce", "supcon", "spectral", "logistic"}, default="infonce"
         The contrastive loss.
     centers : array of shape (K, d), default=None
-        None are the means of the classes, of which the bounds speak.
+        None are the weighted means of the classes, of which the bounds speak.
+    sample_weight : array of shape (n,), default=None
+        w, not negative; None weighs the rows equally.
 
     Returns
     -------
@@ -231,7 +254,7 @@ def incurred_loss(views, y, temperature, loss="infonce", centers=None):
     Raises
     ------
     ValueError
-        If the loss is unknown, or y holds a negative code.
+        If the loss is unknown, y holds a negative code, or sample_weight is refused.
 
     Examples
     --------
@@ -243,27 +266,32 @@ def incurred_loss(views, y, temperature, loss="infonce", centers=None):
     -0.5784327465
     """
     _check_loss(loss)
+    weight, views, y = _rows_of_weight(sample_weight, views, y)
     views, y = np.asarray(views, dtype=np.float64), _check_codes(y)
     if centers is None:
-        centers = class_centers(views.mean(axis=1), y)
-    priors = np.bincount(y, minlength=len(centers)) / len(y)
+        centers = class_centers(views.mean(axis=1), y, sample_weight=weight)
+    priors = np.bincount(y, weights=weight, minlength=len(centers)) / len(y)
     present = priors > 0  # a class without rows may have no center
     scores = views @ np.where(present[:, None], centers, 0.0).T  # (n, V, K)
     own = np.take_along_axis(scores, y[:, None, None], axis=2)  # (n, V, 1)
     if loss == "spectral":
-        return float(np.mean(-2 * own[..., 0] + scores**2 @ priors))
-    if loss == "logistic":
-        gap = (own - scores) / temperature
-        return float(np.mean(np.logaddexp(0, -gap) @ priors))
-    partition = logsumexp(scores / temperature, b=priors, axis=2)
-    return float(np.mean(partition - own[..., 0] / temperature))
+        losses = -2 * own[..., 0] + scores**2 @ priors
+    elif loss == "logistic":
+        losses = np.logaddexp(0, (scores - own) / temperature) @ priors
+    else:
+        partition = logsumexp(scores / temperature, b=priors, axis=2)
+        losses = partition - own[..., 0] / temperature
+    of_anchors = _repeat(weight, views.shape[1])
+    return float(np.average(losses.ravel(), weights=of_anchors))
 
 
-def upper_bound(contrastive, discrepancy, temperature, loss="infonce"):
+def upper_bound(
+    contrastive, discrepancy, temperature, loss="infonce", sample_weight=None
+):
     """Return the upper bound on the incurred loss.
 
-    With Δ₁ and Δ₂² the means of the discrepancy and of its square, L the contrastive
-    loss over the same rows and views:
+    With Δ₁ and Δ₂² the (weighted) means of the discrepancy and of its square, L the
+    contrastive loss over the same rows, views and weights:
 
     - "infonce": L + Δ₂² / t;
     - "spectral": L + 2 Δ₂²;
@@ -280,6 +308,8 @@ def upper_bound(contrastive, discrepancy, temperature, loss="infonce"):
         t > 0.
     loss : {"infonce", "supcon", "spectral", "logistic"}, default="infonce"
         The contrastive loss.
+    sample_weight : array of shape (n,), default=None
+        w, not negative; None weighs the rows equally.
 
     Returns
     -------
@@ -289,7 +319,7 @@ def upper_bound(contrastive, discrepancy, temperature, loss="infonce"):
     Raises
     ------
     ValueError
-        If the loss is unknown.
+        If the loss is unknown, or sample_weight is refused.
 
     Examples
     --------
@@ -298,8 +328,10 @@ def upper_bound(contrastive, discrepancy, temperature, loss="infonce"):
     -0.4
     """
     _check_loss(loss)
+    weight, discrepancy = _rows_of_weight(sample_weight, discrepancy)
     discrepancy = np.asarray(discrepancy, dtype=np.float64)
-    first, second = discrepancy.mean(), (discrepancy**2).mean()
+    first = np.average(discrepancy, weights=weight)
+    second = np.average(discrepancy**2, weights=weight)
     slack = {
         "infonce": second / temperature,
         "spectral": 2 * second,
@@ -323,6 +355,36 @@ def _check_codes(y: np.ndarray) -> np.ndarray:
     return y
 
 
+def _rows_of_weight(sample_weight, *arrays):
+    """Return the weights, of mean 1, and the arrays, without the rows of weight 0."""
+    if sample_weight is None:
+        return None, *arrays
+    weight, n = np.asarray(sample_weight, dtype=np.float64), len(arrays[0])
+    if weight.shape != (n,):
+        raise ValueError(f"sample_weight has shape {weight.shape}: {(n,)} is needed.")
+    refused = ~((weight >= 0) & (weight < np.inf))
+    if refused.any():
+        row = int(np.argmax(refused))
+        raise ValueError(
+            f"sample_weight[{row}] is {weight[row]}: allowed are 0 and above, finite."
+        )
+    if not weight.any():
+        raise ValueError("sample_weight is zero for all rows; one above 0 is needed.")
+    weight = weight / weight.max()
+    rows = weight > 0
+    weight = weight[rows]
+    return weight / weight.mean(), *(_take(array, rows) for array in arrays)
+
+
+def _take(array, rows: np.ndarray) -> np.ndarray | None:
+    return None if array is None else np.asarray(array)[rows]
+
+
+def _repeat(weight: np.ndarray | None, V: int) -> np.ndarray | None:
+    """Give each view the weight of its row, (nV,)."""
+    return None if weight is None else np.repeat(weight, V)
+
+
 def _anchor_blocks(anchors: np.ndarray) -> Iterator[np.ndarray]:
     """Yield anchors so few at a time that their products with all stay small."""
     n_rows = max(_BLOCK_SIZE // len(anchors), 1)
@@ -330,13 +392,24 @@ def _anchor_blocks(anchors: np.ndarray) -> Iterator[np.ndarray]:
         yield anchors[start : start + n_rows]
 
 
-def _log_partition(views: np.ndarray, temperature: float) -> np.ndarray:
+def _second_moment(views: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Return E z_a z_aᵀ over the anchors a, (d, d)."""
+    anchors = views.reshape(-1, views.shape[2])
+    weighted = anchors if weight is None else anchors * weight[:, None]
+    return anchors.T @ weighted / len(anchors)
+
+
+def _log_partition(
+    views: np.ndarray, temperature: float, weight: np.ndarray | None
+) -> np.ndarray:
     """Return log E_b exp(z_a·z_b / t) of each anchor, (nV,)."""
     anchors = views.reshape(-1, views.shape[2])
     parts = []
     for block in _anchor_blocks(anchors):
         similarity = block @ anchors.T
         similarity /= temperature
+        if weight is not None:
+            similarity += np.log(weight)
         largest = similarity.max(axis=1)
         similarity -= largest[:, None]
         np.exp(similarity, out=similarity)
@@ -344,15 +417,23 @@ def _log_partition(views: np.ndarray, temperature: float) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _logistic_loss(views: np.ndarray, temperature: float) -> float:
+def _logistic_loss(
+    views: np.ndarray, temperature: float, weight: np.ndarray | None
+) -> float:
     anchors = views.reshape(-1, views.shape[2])
     V = views.shape[1]
     positives = (views @ views.transpose(0, 2, 1)).reshape(-1, V)  # (nV, V)
     total, start = 0.0, 0
     for block in _anchor_blocks(anchors):
+        rows = slice(start, start + len(block))
         negatives = block @ anchors.T
         for v in range(V):
-            positive = positives[start : start + len(block), v, None]
-            total += np.logaddexp(0, (negatives - positive) / temperature).sum()
+            losses = np.logaddexp(
+                0, (negatives - positives[rows, v, None]) / temperature
+            )
+            if weight is not None:
+                losses *= weight
+                losses *= weight[rows, None]
+            total += losses.sum()
         start += len(block)
     return float(total / (len(anchors) ** 2 * V))

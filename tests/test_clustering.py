@@ -163,3 +163,115 @@ def test_an_empty_cluster_keeps_its_center():
     points = torch.tensor([[0.0], [1.0]])
     centers, _ = refine(points, torch.tensor([[0.5], [99.0]]), 0, max_iter=9, tol=0)
     torch.testing.assert_close(centers, torch.tensor([[0.5], [99.0]]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)]
+)
+def test_an_integer_weight_is_that_many_points(dtype, tolerance):
+    rng = np.random.RandomState(0)
+    copies = torch.tensor(rng.randint(1, 4, size=700))
+    points = torch.tensor(clustered_points(700, 8, 0) / 10, dtype=dtype)
+    labels = torch.tensor(rng.randint(-1, 6, size=700))
+    centers, subspace = points[:6], spectral_subspace(points[:50], 4)
+
+    def compute(points, labels, w):
+        yield entropic_relaxation(points, centers, 0.1, sample_weight=w)
+        yield entropic_relaxation(points, centers, 0.1, labels, w)
+        yield residual(points, *subspace, w)
+        yield spectral_relaxation(points, 4, w)
+        yield spectral_subspace(points, 4, w)[0]
+        for tau in (0, 0.1):
+            for tol in (0, 1e-2):
+                yield refine(
+                    points, centers, tau, max_iter=9, tol=tol, sample_weight=w
+                )[0]
+        yield refine(
+            points, centers, 0.1, max_iter=9, tol=0, labels=labels, sample_weight=w
+        )[0]
+
+    weighted = compute(points, labels, copies.to(dtype))
+    repeat = torch.arange(700).repeat_interleave(copies)
+    repeated = compute(points[repeat], labels[repeat], None)
+    for a, b in zip(weighted, repeated, strict=True):
+        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+def test_weighted_objectives_equal_the_literal_loop_and_pass_gradcheck():
+    M = torch.tensor(random_points(7, 3, 0), requires_grad=True)
+    C = torch.tensor(random_points(4, 3, 1), requires_grad=True)
+    w = torch.tensor([0.1, 2.0, 0.7, 1e-9, 5.0, 1.0, 0.3], dtype=torch.float64)
+    mean, V = spectral_subspace(torch.tensor(random_points(9, 3, 2)), 2)
+    entropic, outside, total = 0.0, 0.0, 0.0
+    for i in range(7):
+        terms = [torch.exp(-(M[i] - C[k]).square().sum() / 0.3) for k in range(4)]
+        entropic -= w[i] * 0.3 * torch.log(sum(terms))
+        inside = mean + V @ (V.T @ (M[i] - mean))
+        outside += w[i] * (M[i] - inside).square().sum()
+        total += w[i]
+    torch.testing.assert_close(
+        entropic_relaxation(M, C, 0.3, sample_weight=w), entropic / total
+    )
+    torch.testing.assert_close(residual(M, mean, V, w), outside / total)
+    assert torch.autograd.gradcheck(
+        lambda M, C: entropic_relaxation(M, C, 0.3, sample_weight=w), (M, C)
+    )
+    assert torch.autograd.gradcheck(lambda M: spectral_relaxation(M, 2, w), (M,))
+
+
+def test_weighted_spectral_relaxation_is_the_tail_of_the_singular_values():
+    X, w = random_points(30, 6, 0), np.random.RandomState(1).uniform(0.1, 3, size=30)
+    centered = X - np.average(X, axis=0, weights=w)
+    sigma = np.linalg.svd(np.sqrt(w)[:, None] * centered, compute_uv=False)
+    for K in range(1, 9):
+        value = spectral_relaxation(torch.tensor(X), K, torch.tensor(w)).item()
+        assert value == pytest.approx((sigma[K - 1 :] ** 2).sum() / w.sum(), abs=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_the_scale_of_the_weights_changes_nothing(scale):
+    points = torch.tensor(random_points(600, 5, 0))
+    w = torch.tensor(np.random.RandomState(1).uniform(0.1, 3, size=600))
+    for compute in (
+        lambda w: entropic_relaxation(points, points[:4], 0.1, sample_weight=w),
+        lambda w: spectral_relaxation(points, 3, w),
+        lambda w: refine(
+            points, points[:4], 0.1, max_iter=50, tol=1e-3, sample_weight=w
+        )[0],
+    ):
+        torch.testing.assert_close(compute(w * scale), compute(w))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weighted_refine_without_temperature_is_kmeans(seed):
+    X = clustered_points(300, 4, seed)
+    seeds = X[:5]
+    w = np.random.RandomState(seed).exponential(size=300) ** 3
+    reference = KMeans(5, init=seeds, n_init=1, tol=0, max_iter=500)
+    reference.fit(X, sample_weight=w)
+    centers, _ = refine(
+        torch.tensor(X),
+        torch.tensor(seeds),
+        0,
+        max_iter=500,
+        tol=0,
+        sample_weight=torch.tensor(w),
+    )
+    np.testing.assert_allclose(centers, reference.cluster_centers_, atol=1e-10)
+    plain = KMeans(5, init=seeds, n_init=1, tol=0, max_iter=500).fit(X)
+    assert np.abs(plain.cluster_centers_ - centers.numpy()).max() > 1e-3
+
+
+def test_the_tolerance_of_refine_is_in_the_weighted_variance():
+    """An outlier of nearly no weight does not end it sooner."""
+    points = torch.tensor(random_points(300, 2, 0))
+    far = torch.cat([points, torch.full((1, 2), 1e6, dtype=torch.float64)])
+    w = torch.ones(301, dtype=torch.float64)
+    w[-1] = 1e-20
+    centers, n_iter = refine(points, points[:4], 0, max_iter=99, tol=1e-3)
+    assert n_iter > 2
+    other, n_iter_far = refine(
+        far, points[:4], 0, max_iter=99, tol=1e-3, sample_weight=w
+    )
+    assert n_iter_far == n_iter
+    torch.testing.assert_close(other, centers)

@@ -1,13 +1,16 @@
 """DiscrepancyScorer: alone, on an encoder, and as scoring."""
 
 import numpy as np
+import pandas as pd
 import pytest
-from sklearn.base import clone, is_classifier
+from sklearn import config_context
+from sklearn.base import BaseEstimator, TransformerMixin, clone, is_classifier
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
+from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
@@ -332,3 +335,264 @@ def test_a_parameter_set_after_fit_waits_for_the_next(rows, make_encoder):
     scorer = DiscrepancyScorer().fit(rows, y)
     score = scorer.score(rows, y)
     assert scorer.set_params(encoder=make_encoder()).score(rows, y) == score
+
+
+class Turned(TransformerMixin, BaseEstimator):
+    """An encoder without chance: views of a row are its direction, turned a little.
+
+    It keeps what its fit was given.
+    """
+
+    temperature = 0.5
+
+    def __init__(self, loss="infonce", angle=0.3):
+        self.loss = loss
+        self.angle = angle
+
+    def fit(self, X, y=None, sample_weight=None):
+        self.given_ = X, y, sample_weight
+        return self
+
+    def transform(self, X):
+        return X
+
+    def embed_views(self, X, n_views, random_state=None):
+        X = np.asarray(X)
+        angle = np.arctan2(X[:, 1], X[:, 0])[:, None] + self.angle * np.arange(n_views)
+        return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+
+
+class Unweighted(Turned):
+    def fit(self, X, y=None):
+        return self
+
+
+@pytest.fixture
+def weighted():
+    """Rows, classes, unlabelled rows and weights 1, 2 or 3; and these repeated."""
+    rng = np.random.RandomState(0)
+    X, y = rng.normal(size=(60, 2)), rng.randint(-1, 3, size=60)
+    w = rng.randint(1, 4, size=60)
+    return (X, y, w), (X.repeat(w, axis=0), y.repeat(w))
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("loss", ["infonce", "spectral", "logistic", "supcon"])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_an_integer_weight_is_that_many_rows(term, loss, labelled, weighted):
+    (X, y, w), (X_repeated, y_repeated) = weighted
+    if not labelled:
+        y = y_repeated = None
+    scorer = DiscrepancyScorer(term=term, n_clusters=3, random_state=0)
+    scores = [
+        scorer(Turned(loss), X, y, sample_weight=w),
+        scorer(Turned(loss), X_repeated, y_repeated),
+        scorer(Turned(loss), X, y),
+    ]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-9)
+    assert scores[0] != pytest.approx(scores[2], rel=1e-6)
+    scorer.set_params(encoder=FrozenEstimator(Turned(loss).fit(X)))
+    expected = clone(scorer).fit(X_repeated, y_repeated)
+    scorer.fit(X, y, sample_weight=w)
+    np.testing.assert_allclose(scorer.centers_, expected.centers_)
+    score = scorer.score(X, y, sample_weight=w)
+    assert score == pytest.approx(expected.score(X_repeated, y_repeated), rel=1e-9)
+    assert score != pytest.approx(expected.score(X, y), rel=1e-6)
+
+
+@pytest.mark.parametrize("term", TERMS[:3])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_an_integer_weight_is_that_many_rows_of_a_representation(
+    term, labelled, weighted
+):
+    (X, y, w), (X_repeated, y_repeated) = weighted
+    if not labelled:
+        y = y_repeated = None
+    scorer = DiscrepancyScorer(term=term, n_clusters=3, random_state=0)
+    expected = clone(scorer).fit(X_repeated, y_repeated)
+    scorer.fit(X, y, sample_weight=w)
+    np.testing.assert_allclose(scorer.centers_, expected.centers_)
+    assert scorer.score(X, y, sample_weight=w) == pytest.approx(
+        expected.score(X_repeated, y_repeated), rel=1e-9
+    )
+
+
+def test_weights_by_hand():
+    """Center (1·0 + 3·2)/4 = 1.5 of the first class: distances 1.5, 0.5, 0."""
+    X, y, w = np.array([[0.0], [2.0], [10.0]]), ["a", "a", "b"], [1, 3, 4]
+    scorer = DiscrepancyScorer(term="discrepancy").fit(X, y, sample_weight=w)
+    np.testing.assert_array_equal(scorer.centers_, [[1.5], [10]])
+    assert scorer.score(X, y, sample_weight=w) == pytest.approx(-(1.5 + 3 * 0.5) / 8)
+    assert scorer.score(X, y) == pytest.approx(-2 / 3)
+
+
+@pytest.mark.parametrize("make", [np.asarray, np.asfortranarray, list, pd.DataFrame])
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("encoder", [None, Turned()])
+def test_a_row_of_weight_zero_is_absent(encoder, labelled, make, weighted):
+    """Of a class of its own, and far away."""
+    (X, y, w), _ = weighted
+    w = np.where(np.arange(60) % 3, w, 0)
+    X, y = np.where(w[:, None], X, 1e3), np.where(w, y, 7).astype(object)
+    X, few = make(X), make(X[w > 0])
+    y, y_few = (list(y), y[w > 0]) if labelled else (None, None)
+    scorer = DiscrepancyScorer(encoder, n_clusters=3, random_state=0)
+    absent = clone(scorer).fit(few, y_few, sample_weight=w[w > 0])
+    scorer.fit(X, y, sample_weight=list(w))
+    np.testing.assert_array_equal(scorer.centers_, absent.centers_)
+    if labelled:
+        assert scorer.classes_.tolist() == absent.classes_.tolist() == [0, 1, 2]
+    kept = {"sample_weight": w[w > 0]}
+    score = scorer.score(X, y, sample_weight=w)
+    assert score == absent.score(few, y_few, **kept)
+    if encoder is not None:
+        scoring = DiscrepancyScorer(n_clusters=3)
+        score = scoring(encoder, X, y, sample_weight=w)
+        assert score == scoring(encoder, few, y_few, **kept)
+        for given, expected in zip(
+            scorer.encoder_.given_, absent.encoder_.given_, strict=True
+        ):
+            np.testing.assert_array_equal(given, expected)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_equal_weights_are_none(labelled, weighted):
+    """And so are those that are equal but for unlabelled rows."""
+    (X, y, w), _ = weighted
+    w = np.where(y < 0, w, 0.7) if labelled else 0.7 * np.ones(60)
+    target = y if labelled else None
+    scorer = DiscrepancyScorer(term="discrepancy", n_clusters=3, random_state=0)
+    plain = clone(scorer).fit(X, target)
+    scorer.fit(X, target, sample_weight=w)
+    np.testing.assert_array_equal(scorer.centers_, plain.centers_)
+    assert scorer.score(X, target, sample_weight=w) == plain.score(X, target)
+    assert scorer(Turned(), X, target, sample_weight=w) == scorer(Turned(), X, target)
+    assert scorer.score(X, target, sample_weight=2) == plain.score(X, target)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.arange(60) - 1.0, r"sample_weight\[0\] is -1.0: Negative"),
+        (np.full(60, np.nan), "NaN"),
+        (np.zeros(60), r"weight.*zero"),
+        (np.ones(59), r"shape \(59,\)"),
+    ],
+)
+def test_weights_refused(weight, message, weighted):
+    (X, y, _), _ = weighted
+    scorer = DiscrepancyScorer()
+    with pytest.raises(ValueError, match=message):
+        scorer.fit(X, y, sample_weight=weight)
+    scorer.fit(X, y)
+    with pytest.raises(ValueError, match=message):
+        scorer.score(X, y, sample_weight=weight)
+    with pytest.raises(ValueError, match=message):
+        scorer(Turned(), X, y, sample_weight=weight)
+    # What remains must suffice: rows for the clusters, a label, labels for the rows.
+    few = np.eye(60)[0]
+    with pytest.raises(ValueError, match="n_clusters=2 exceeds n_samples=1"):
+        DiscrepancyScorer(n_clusters=2).fit(X, sample_weight=few)
+    with pytest.raises(ValueError, match="no labelled row"):
+        scorer.score(X, np.where(few, -1, 1), sample_weight=few)
+    with pytest.raises(ValueError, match="inconsistent"):
+        scorer.score(X, y[:5], sample_weight=few)
+
+
+def test_the_encoder_is_passed_weights_or_the_fit_is_refused(weighted):
+    (X, y, w), _ = weighted
+    scorer = DiscrepancyScorer(Turned()).fit(X, y, sample_weight=w)
+    assert scorer.encoder_.given_[2] is w
+    assert DiscrepancyScorer(Turned()).fit(X, y).encoder_.given_[2] is None
+    pipeline = make_pipeline(StandardScaler(), Turned())
+    for encoder in (pipeline, Unweighted()):
+        refused = DiscrepancyScorer(encoder)
+        with pytest.raises(ValueError, match=r"enable_metadata_routing.*set_fit_req"):
+            refused.fit(X, y, sample_weight=w)
+        refused.fit(X, y)
+    frozen = DiscrepancyScorer(FrozenEstimator(pipeline.fit(X, y)), random_state=0)
+    frozen.fit(X, y, sample_weight=w)
+    assert frozen.encoder_.estimator[-1].given_[2] is None
+    with pytest.raises(ValueError, match="enable_metadata_routing"):
+        scorer.fit(X, y, other=w)
+
+
+def test_weights_are_routed_to_the_encoder(weighted):
+    (X, y, w), (X_repeated, _) = weighted
+    with config_context(enable_metadata_routing=True):
+        scale, turned = StandardScaler(), Turned()
+        scorer = DiscrepancyScorer(make_pipeline(scale, turned))
+        with pytest.raises(UnsetMetadataPassedError, match="set_fit_request"):
+            scorer.fit(X, y, sample_weight=w)
+        scorer.fit(X, y)
+        scale.set_fit_request(sample_weight=True)
+        turned.set_fit_request(sample_weight=False)
+        fitted = clone(scorer).fit(X, y, sample_weight=w).encoder_
+        np.testing.assert_allclose(fitted[0].mean_, X_repeated.mean(axis=0))
+        assert fitted[1].given_[2] is None
+        # By another name, and without the rows that do not count.
+        turned.set_fit_request(sample_weight="of_turned")
+        few = w - 1
+        fitted = scorer.fit(X, y, sample_weight=few, of_turned=w).encoder_
+        np.testing.assert_allclose(fitted[0].mean_, np.average(X, axis=0, weights=few))
+        np.testing.assert_array_equal(fitted[1].given_[2], w[few > 0])
+        frozen = DiscrepancyScorer(FrozenEstimator(Turned().fit(X)))
+        frozen.fit(X, y, sample_weight=w)
+        with pytest.raises(TypeError, match="other"):
+            DiscrepancyScorer().fit(X, y, other=w)
+        alone = DiscrepancyScorer().fit(X, y, sample_weight=w)
+    expected = DiscrepancyScorer().fit(X, y, sample_weight=w)
+    np.testing.assert_array_equal(alone.centers_, expected.centers_)
+
+
+def search_scores(scoring, X, y, w, **options):
+    search = GridSearchCV(
+        Turned().set_fit_request(sample_weight=True),
+        {"angle": [0.1, 0.5]},
+        scoring=scoring,
+        cv=StratifiedKFold(2),
+        error_score="raise",
+        **options,
+    )
+    return search.fit(X, y, sample_weight=w).cv_results_
+
+
+def test_a_search_routes_the_weights_of_each_fold(weighted):
+    (X, y, w), _ = weighted
+    w = w - 1
+    plain = DiscrepancyScorer()
+    expected = [
+        plain(Turned(angle=angle), X[held_out], y[held_out], w[held_out])
+        for angle in (0.1, 0.5)
+        for _, held_out in StratifiedKFold(2).split(X, y)
+    ]
+    with config_context(enable_metadata_routing=True):
+        with pytest.raises(UnsetMetadataPassedError, match="DiscrepancyScorer"):
+            search_scores(DiscrepancyScorer(), X, y, w)
+        scorer = DiscrepancyScorer().set_score_request(sample_weight=True)
+        single = search_scores(scorer, X, y, w)
+        unweighted = DiscrepancyScorer().set_score_request(sample_weight=False)
+        several = search_scores({"a": scorer, "b": unweighted}, X, y, w, refit="a")
+        repr(scorer)
+        assert clone(scorer).get_metadata_routing().consumes(
+            "score", ["sample_weight"]
+        ) == {"sample_weight"}
+    scores = [single[f"split{k}_test_score"] for k in (0, 1)]
+    np.testing.assert_array_equal(np.ravel(scores, order="F"), expected)
+    scores = [several[f"split{k}_test_a"] for k in (0, 1)]
+    np.testing.assert_array_equal(np.ravel(scores, order="F"), expected)
+    assert not np.isin([several["split0_test_b"]], expected).any()
+
+
+def test_a_search_without_routing_takes_weights(weighted):
+    """What scikit-learn then does with them depends on its version."""
+    (X, y, w), _ = weighted
+    search = GridSearchCV(
+        Turned(),
+        {"angle": [0.1, 0.5]},
+        scoring={"a": DiscrepancyScorer(), "b": DiscrepancyScorer(term="bound")},
+        refit="a",
+        error_score="raise",
+    )
+    search.fit(X, y, sample_weight=w)
+    assert search.best_estimator_.given_[2] is not None

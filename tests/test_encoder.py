@@ -462,6 +462,9 @@ INVALID = {
     "passthrough": ["yes"],
     "regularizer": ["kmeans", RelaxedKMeansRegularizer(n_clusters=0)],
     "regularizer_weight": [-1, np.nan],
+    "class_weight": ["equal", {0: -1.0}, {0: np.nan}, {0: "2"}, {"no": 2.0}],
+    "sampling": ["stratified", None],
+    "categorical_features": ["from_type", ["no"], [4], [-1], [True], [[0]], [0.5]],
     "batch_size": [1, 0],
     "max_iter": [0],
     "learning_rate": [0, -1e-3, np.inf],
@@ -470,6 +473,7 @@ INVALID = {
     "validation_fraction": [0, 1],
     "n_iter_no_change": [0],
     "tol": [-1e-3],
+    "warm_start": ["yes"],
     "device": [0],
     "random_state": ["seed"],
     "verbose": ["loud"],
@@ -489,7 +493,7 @@ def test_invalid_parameters_are_named_at_the_start_of_fit(
     encoder = make_encoder(**{name: value})
     name = "n_clusters" if isinstance(value, RelaxedKMeansRegularizer) else name
     with pytest.raises(ValueError, match=name):
-        encoder.fit(rows)
+        encoder.fit(rows, np.arange(len(rows)) % 2)
     with pytest.raises(NotFittedError):
         encoder.transform(rows)
 
@@ -581,7 +585,7 @@ def test_a_regularizer_that_does_not_fit(rows, make_encoder):
 
 def test_a_failed_second_fit_leaves_an_unfitted_encoder(rows, make_encoder):
     encoder = make_encoder().fit(rows)
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match="missing"):
         encoder.fit(np.full((5, 2), np.nan))
     for method in (encoder.transform, encoder.score, encoder.embed_views):
         with pytest.raises(NotFittedError):

@@ -29,6 +29,13 @@ def labels(n):
     return torch.tensor([0, 1000, -1, 0, -1, 1000])[:n]
 
 
+def weights(n, weighted=True, seed=1, dtype=torch.float64):
+    """Weights over about two orders of magnitude, or None."""
+    generator = torch.Generator().manual_seed(seed)
+    w = torch.randn(n, generator=generator, dtype=dtype).exp()
+    return w if weighted else None
+
+
 def anchors(z):
     return [(i, v) for i in range(z.shape[0]) for v in range(z.shape[1])]
 
@@ -37,53 +44,69 @@ def others(z, a):
     return [b for b in anchors(z) if b != a]
 
 
+def own_row(z, a):
+    return [b for b in others(z, a) if b[0] == a[0]]
+
+
+def other_rows(z, a):
+    return [b for b in others(z, a) if b[0] != a[0]]
+
+
 def mean(values):
     values = list(values)
     return sum(values) / len(values)
 
 
-def loop_supcon(z, t, y):
-    terms = []
-    for a in anchors(z):
-        same = [
-            b
-            for b in others(z, a)
-            if b[0] == a[0] or (y is not None and y[a[0]] >= 0 and y[a[0]] == y[b[0]])
+def weighted_mean(function, items, w):
+    """Mean of function(a) over anchors a, each with the weight of its row."""
+    if w is None:
+        return mean(function(a) for a in items)
+    return sum(w[a[0]] * function(a) for a in items) / sum(w[a[0]] for a in items)
+
+
+def loop_supcon(z, t, y, w=None):
+    def positives(a):
+        labelled = y is not None and y[a[0]] >= 0
+        return own_row(z, a) + [
+            b for b in other_rows(z, a) if labelled and y[a[0]] == y[b[0]]
         ]
-        if not same:
-            continue
-        partition = mean(torch.exp(z[a] @ z[b] / t) for b in others(z, a))
-        terms.append(mean(-z[a] @ z[p] / t for p in same) + torch.log(partition))
-    return mean(terms)
+
+    def term(a):
+        positive = weighted_mean(lambda p: z[a] @ z[p] / t, positives(a), w)
+        partition = weighted_mean(lambda b: torch.exp(z[a] @ z[b] / t), others(z, a), w)
+        return torch.log(partition) - positive
+
+    return weighted_mean(term, [a for a in anchors(z) if positives(a)], w)
 
 
-def loop_infonce(z, t, y=None):
-    return loop_supcon(z, t, None)
+def loop_infonce(z, t, y=None, w=None):
+    return loop_supcon(z, t, None, w)
 
 
-def loop_spectral(z, t=None, y=None):
-    positive = mean(
-        mean(z[a] @ z[p] for p in others(z, a) if p[0] == a[0]) for a in anchors(z)
-    )
-    if len(z) == 1:
-        return -2 * positive
-    negative = mean(
-        mean((z[a] @ z[b]) ** 2 for b in others(z, a) if b[0] != a[0])
-        for a in anchors(z)
-    )
-    return -2 * positive + negative
+def loop_spectral(z, t=None, y=None, w=None):
+    def term(a):
+        positive = mean(z[a] @ z[p] for p in own_row(z, a))
+        if len(z) == 1:
+            return -2 * positive
+        negatives = other_rows(z, a)
+        return -2 * positive + weighted_mean(lambda b: (z[a] @ z[b]) ** 2, negatives, w)
+
+    return weighted_mean(term, anchors(z), w)
 
 
-def loop_logistic(z, t, y=None):
+def loop_logistic(z, t, y=None, w=None):
     if len(z) == 1:
         return 0 * z.sum()
-    return mean(
-        torch.log(1 + torch.exp(-z[a] @ (z[p] - z[b]) / t))
-        for a in anchors(z)
-        for p in others(z, a)
-        if p[0] == a[0]
-        for b in others(z, a)
-        if b[0] != a[0]
+
+    def term(a, p):
+        return weighted_mean(
+            lambda b: torch.log(1 + torch.exp(-z[a] @ (z[p] - z[b]) / t)),
+            other_rows(z, a),
+            w,
+        )
+
+    return weighted_mean(
+        lambda a: mean(term(a, p) for p in own_row(z, a)), anchors(z), w
     )
 
 
@@ -95,56 +118,128 @@ LOOPS = {
 }
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", LOSSES)
-def test_value_and_gradient_equal_the_literal_loop(name, shape):
+def test_value_and_gradient_equal_the_literal_loop(name, shape, weighted):
     z, y = views(*shape).requires_grad_(), labels(shape[0])
+    w = weights(shape[0], weighted)
     for t in (0.2, 1.0):
-        value, expected = LOSSES[name](z, t, y), LOOPS[name](z, t, y)
+        value, expected = LOSSES[name](z, t, y, w), LOOPS[name](z, t, y, w)
         torch.testing.assert_close(value, expected)
         (gradient,) = torch.autograd.grad(value, z)
         (expected_gradient,) = torch.autograd.grad(expected, z)
         torch.testing.assert_close(gradient, expected_gradient)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", LOSSES)
-def test_gradcheck(name):
-    z, y = views(4, 3, 3).requires_grad_(), labels(4)
-    assert torch.autograd.gradcheck(lambda z: LOSSES[name](z, 0.5, y), z)
+def test_gradcheck(name, weighted):
+    z, y, w = views(4, 3, 3).requires_grad_(), labels(4), weights(4, weighted)
+    assert torch.autograd.gradcheck(lambda z: LOSSES[name](z, 0.5, y, w), z)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n", [300, 700])
 @pytest.mark.parametrize("name", LOSSES)
-def test_blocks_of_a_large_batch_change_nothing(name, n):
+def test_blocks_of_a_large_batch_change_nothing(name, n, weighted):
     """Beyond one block, against the same formula on the whole similarity matrix."""
     z = views(n, 2, 8).requires_grad_()
-    y = torch.arange(n) % 7 - 1
+    y, w = torch.arange(n) % 7 - 1, weights(n, weighted)
     t, m = 0.3, 2 * n
     flat = z.flatten(0, 1)
     s = flat @ flat.T
     row = torch.arange(n).repeat_interleave(2)
+    of = torch.ones(m, dtype=z.dtype) if w is None else w[row]  # weights of anchors
     own = row[:, None] == row
     partner = s[torch.arange(m), torch.arange(m) ^ 1]
+    negative = ~own * of / (~own * of).sum(1, keepdim=True)
     if name == "spectral":
-        expected = -2 * partner.mean() + s[~own].square().mean()
+        expected = -2 * partner + (negative * s.square()).sum(1)
     elif name == "logistic":
-        u = (partner[:, None] - s)[~own] / t
-        expected = torch.log1p(torch.exp(-u)).mean()
+        u = (partner[:, None] - s) / t
+        expected = (negative * torch.log1p(torch.exp(-u))).sum(1)
     else:
-        diagonal = torch.eye(m, dtype=torch.bool)
-        partition = (s / t).masked_fill(diagonal, -math.inf).logsumexp(1)
+        others = 1 - torch.eye(m, dtype=z.dtype)
+        others = others * of / (others * of).sum(1, keepdim=True)
+        partition = (others * torch.exp(s / t)).sum(1).log()
         positive = own
         if name == "supcon":
             label = torch.where(y < 0, -2 - torch.arange(n), y).repeat_interleave(2)
             positive = label[:, None] == label
-        positive = positive & ~diagonal
-        mean_positive = (s * positive).sum(1) / positive.sum(1)
-        expected = (partition - math.log(m - 1) - mean_positive / t).mean()
-    value = LOSSES[name](z, t, y)
+        positive = positive & (others > 0)
+        mean_positive = (s * positive * of).sum(1) / (positive * of).sum(1)
+        expected = partition - mean_positive / t
+    expected = (expected * of).sum() / of.sum()
+    value = LOSSES[name](z, t, y, w)
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(
         torch.autograd.grad(value, z), torch.autograd.grad(expected, z)
     )
+
+
+def value_and_gradient(loss, z, *args):
+    z = z.clone().requires_grad_()
+    value = loss(z, *args)
+    value.backward()
+    return value.detach(), z.grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", LOSSES)
+def test_only_ratios_of_weights_matter(name, dtype):
+    z, y, w = views(6, 3, 4, dtype=dtype), labels(6), weights(6, dtype=dtype)
+    plain, weighted = (
+        value_and_gradient(LOSSES[name], z, 0.5, y, w) for w in (None, w)
+    )
+    assert not torch.allclose(plain[0], weighted[0], rtol=1e-2)
+    for scale in (1e-6, 3.0, 1e37):
+        equal = torch.full((6,), scale, dtype=dtype)
+        torch.testing.assert_close(
+            value_and_gradient(LOSSES[name], z, 0.5, y, equal), plain
+        )
+        torch.testing.assert_close(
+            value_and_gradient(LOSSES[name], z, 0.5, y, scale * w), weighted
+        )
+
+
+@pytest.mark.parametrize("ratio", [1e4, 1e8, 1e20, 1e30])
+@pytest.mark.parametrize("heavy", [[2], [0, 3], [5]])
+@pytest.mark.parametrize("V", [1, 2, 3])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_dominant_weight_costs_few_digits(name, V, heavy, ratio):
+    """float32 against float64, where W - w_i would be noise, or 0."""
+    z, y = views(6, V, 4, dtype=torch.float32), torch.tensor([0, 0, 1, 1, -1, 0])
+    w = weights(6, dtype=torch.float32)
+    w[heavy] *= ratio
+    value, gradient = value_and_gradient(LOSSES[name], z, 0.5, y, w)
+    exact = value_and_gradient(LOSSES[name], z.double(), 0.5, y, w.double())
+    torch.testing.assert_close(value.double(), exact[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gradient.double(), exact[1], rtol=1e-5, atol=1e-5)
+    if V > 1:
+        looped = LOOPS[name](z.double(), 0.5, y, w.double())
+        torch.testing.assert_close(exact[0], looped)
+
+
+def test_weights_by_hand():
+    """Aligned orthogonal rows of weights 3, 1, 1; the other view weighs 3 or 1.
+
+    The other rows are all at similarity 0, so weights show in the partition only.
+    """
+    t, w = 0.5, torch.tensor([3.0, 1, 1], dtype=torch.float64)
+    z = torch.eye(3, dtype=torch.float64)[:, None].expand(3, 2, 3)
+    heavy = math.log((3 * math.exp(1 / t) + 4) / 7)
+    light = math.log((math.exp(1 / t) + 8) / 9)
+    expected = 0.6 * heavy + 0.4 * light - 1 / t
+    assert infonce(z, t, None, w).item() == pytest.approx(expected)
+    # Rows 1 and 2 are one class: of three positives one is at similarity 1.
+    of_class = 0.6 * (heavy - 1 / t) + 0.4 * (light - 1 / t / 3)
+    assert supcon(z, t, torch.tensor([-1, 1, 1]), w).item() == pytest.approx(of_class)
+    # Rows 0 and 1 coincide: 3/5 · 1/2 + 1/5 · 3/4 + 0 of the pairs.
+    z = torch.eye(3, dtype=torch.float64)[[0, 0, 1]][:, None].expand(3, 2, 3)
+    assert spectral(z, None, None, w).item() == pytest.approx(-2 + 0.45)
+    expected = 0.45 * math.log(2) + 0.55 * math.log1p(math.exp(-1 / t))
+    assert logistic(z, t, None, w).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("t", [1e-3, 1e-2, 1.0, 1e2])
@@ -163,34 +258,39 @@ def test_finite_at_extreme_temperatures(name, t):
 @pytest.mark.parametrize("name", LOSSES)
 def test_single_views_have_no_positive(name):
     """V = 1: the anchor contributes nothing, and no NaN."""
-    z = views(4, 1, 3).requires_grad_()
-    value = LOSSES[name](z, 0.5, torch.full((4,), -1))
-    value.backward()
-    assert z.grad.isfinite().all()
-    assert value.item() == 0
-    assert not z.grad.any()
+    for w in (None, weights(4)):
+        z = views(4, 1, 3).requires_grad_()
+        value = LOSSES[name](z, 0.5, torch.full((4,), -1), w)
+        value.backward()
+        assert z.grad.isfinite().all()
+        assert value.item() == 0
+        assert not z.grad.any()
 
 
 def test_supcon_leaves_out_the_anchor_without_a_positive():
     """Single views of classes 0, 0, 1: the third has no positive."""
     z, y = views(3, 1, 3), torch.tensor([0, 0, 1])
-    torch.testing.assert_close(supcon(z, 0.5, y), loop_supcon(z, 0.5, y))
+    for w in (None, weights(3)):
+        torch.testing.assert_close(supcon(z, 0.5, y, w), loop_supcon(z, 0.5, y, w))
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_one_row_of_one_view(name):
-    z = views(1, 1, 3).requires_grad_()
-    value = LOSSES[name](z, 0.5, torch.tensor([0]))
-    value.backward()
-    assert value.item() == 0
-    assert z.grad.isfinite().all()
+    for w in (None, weights(1)):
+        z = views(1, 1, 3).requires_grad_()
+        value = LOSSES[name](z, 0.5, torch.tensor([0]), w)
+        value.backward()
+        assert value.item() == 0
+        assert z.grad.isfinite().all()
 
 
 def test_supcon_of_unlabelled_rows_is_infonce():
     z = views(5, 3, 4)
     unlabelled = torch.full((5,), -1)
-    torch.testing.assert_close(supcon(z, 0.2, unlabelled), infonce(z, 0.2))
-    torch.testing.assert_close(supcon(z, 0.2), infonce(z, 0.2))
+    for w in (None, weights(5)):
+        expected = infonce(z, 0.2, None, w)
+        torch.testing.assert_close(supcon(z, 0.2, unlabelled, w), expected)
+        torch.testing.assert_close(supcon(z, 0.2, None, w), expected)
 
 
 def test_losses_by_hand():
@@ -218,14 +318,17 @@ def test_alignment_and_uniformity_equal_the_literal_loop():
     torch.testing.assert_close(uniformity(z, scale=3.0), expected)
 
 
-def test_memory_is_quadratic_in_the_batch():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_memory_is_quadratic_in_the_batch(weighted):
     """No tensor of more than a few numbers a pair: 1,024 anchors, 2²⁰ pairs."""
+    w = weights(512, weighted, dtype=torch.float32)
     z = views(512, 2, 16, dtype=torch.float32).requires_grad_()
     for name, loss in LOSSES.items():
         sizes = []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t
         ):
-            loss(z, 0.2, torch.arange(512) % 3)
-        assert max(sizes) <= 2**20, name
+            loss(z, 0.2, torch.arange(512) % 3, w)
+        # The spectral loss needs no matrix of all pairs, of views or of rows.
+        assert max(sizes) <= (2**14 if name == "spectral" else 2**20), name
         assert sum(sizes) <= 16 * 2**20, name

@@ -6,22 +6,27 @@ import pytest
 import torch
 from torch import nn
 
-from skcl.networks import Architecture, ContrastiveNetwork, mlp
+from skcl.networks import Architecture, ColumnEmbedding, ContrastiveNetwork, mlp
 
 
 def generator():
     return torch.Generator().manual_seed(0)
 
 
+def numbers(n_features):
+    """Columns of numbers alone."""
+    return ColumnEmbedding([0] * n_features, [], None)
+
+
 def test_outputs_are_unit_vectors():
-    network = Architecture(5, 6, 3, (16, 8), "mlp").build(generator())
+    network = Architecture([0] * 5, [], 6, 3, (16, 8), "mlp").build(generator())
     x = torch.randn(40, 5, generator=generator())
     assert network.embed(x).shape == (40, 6)
     torch.testing.assert_close(network(x).norm(dim=1), torch.ones(40))
 
 
 def test_a_zero_vector_has_a_finite_value_and_gradient():
-    network = ContrastiveNetwork(nn.Identity(), nn.Identity(), whole_batches=False)
+    network = ContrastiveNetwork(numbers(3), nn.Identity(), nn.Identity(), False)
     x = torch.zeros(2, 3, requires_grad=True)
     z = network(x)
     z.sum().backward()
@@ -33,7 +38,8 @@ def test_a_zero_vector_has_a_finite_value_and_gradient():
 @pytest.mark.parametrize("widths", [(5, 16, 4), (1, 8, 1), (600, 700, 2), (3, 1, 3)])
 def test_an_mlp_is_the_plain_network_of_torch(n, widths):
     """Value and gradients, whatever the blocks and widths."""
-    ours = ContrastiveNetwork(mlp(widths, generator()), nn.Identity(), False)
+    backbone = mlp(widths, generator())
+    ours = ContrastiveNetwork(numbers(widths[0]), backbone, nn.Identity(), False)
     layers = []
     for depth, (n_in, n_out) in enumerate(pairwise(widths)):
         if depth:

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
 from skcl import RelaxedKMeansRegularizer
-from skcl.clustering import spectral_relaxation
+from skcl.clustering import assign, spectral_relaxation
 
 both = pytest.mark.parametrize("relaxation", ["spectral", "entropic"])
 
@@ -208,3 +208,217 @@ def test_the_state_of_an_epoch_depends_on_the_means_alone():
     first = regularizer.start(means, source)
     again = regularizer.start(means, source)
     assert torch.equal(first.centers, again.centers)
+
+
+def weights(n, seed=0):
+    return np.random.RandomState(seed).exponential(size=n) ** 2
+
+
+def assert_same_fit(a, b):
+    np.testing.assert_array_equal(a.cluster_centers_, b.cluster_centers_)
+    assert a.inertia_ == b.inertia_
+    assert a.relaxed_inertia_ == b.relaxed_inertia_
+    assert a.n_iter_ == b.n_iter_
+
+
+@both
+def test_weighted_clusters_are_those_of_kmeans(relaxation):
+    """From the centers that it ends at, KMeans does not move; nor does it find better.
+
+    With temperature τ = 1e-6, the entropic objective is KMeans' own.
+    """
+    X, _ = make_blobs(400, 6, centers=6, random_state=0)
+    w = weights(400)
+    ours = RelaxedKMeansRegularizer(
+        6, relaxation=relaxation, temperature=1e-6, tol=0, random_state=0
+    ).fit(X, sample_weight=w)
+    kmeans = KMeans(6, init=ours.cluster_centers_, n_init=1, tol=0)
+    kmeans.fit(X, sample_weight=w)
+    np.testing.assert_allclose(
+        kmeans.cluster_centers_, ours.cluster_centers_, atol=1e-9
+    )
+    assert ours.inertia_ == pytest.approx(kmeans.inertia_)
+    assert ours.score(X, sample_weight=w) == pytest.approx(
+        kmeans.score(X, sample_weight=w)
+    )
+    assert ours.score(X) == pytest.approx(kmeans.score(X))
+    restarted = KMeans(6, n_init=10, random_state=0).fit(X, sample_weight=w)
+    assert ours.inertia_ == pytest.approx(restarted.inertia_, rel=1e-6)
+
+
+@both
+def test_weighted_relaxed_inertia(relaxation, rows):
+    w = weights(120)
+    ours = RelaxedKMeansRegularizer(3, relaxation=relaxation, random_state=0)
+    ours.fit(rows, sample_weight=w)
+    squared = ((rows[:, None] - ours.cluster_centers_) ** 2).sum(axis=2)
+    assert ours.inertia_ == pytest.approx((w * squared.min(axis=1)).sum())
+    expected = -0.1 * (w * np.log(np.exp(-squared / 0.1).sum(axis=1))).sum()
+    if relaxation == "spectral":
+        tail = spectral_relaxation(torch.tensor(rows), 3, torch.tensor(w))
+        expected = tail.item() * w.sum()
+    assert ours.relaxed_inertia_ == pytest.approx(expected)
+    assert ours.relaxed_inertia_ <= ours.inertia_
+
+
+@both
+def test_a_row_of_weight_zero_is_absent_but_labelled(relaxation, rows):
+    w = np.where(np.arange(120) % 3, weights(120), 0)
+    X = rows.copy()
+    X[w == 0] += 100  # a center there would be seen
+    ours = RelaxedKMeansRegularizer(4, relaxation=relaxation, random_state=0)
+    absent = RelaxedKMeansRegularizer(4, relaxation=relaxation, random_state=0)
+    ours.fit(X, sample_weight=w)
+    absent.fit(X[w > 0], sample_weight=w[w > 0])
+    assert_same_fit(ours, absent)
+    np.testing.assert_array_equal(ours.labels_, ours.predict(X))
+    assert ours.score(X, sample_weight=w) == absent.score(
+        X[w > 0], sample_weight=w[w > 0]
+    )
+    # Those that are left may be equal: then they are none.
+    ours.fit(X, sample_weight=w > 0)
+    assert_same_fit(ours, absent.fit(X[w > 0]))
+
+
+@both
+def test_equal_weights_are_none(relaxation, rows):
+    plain = RelaxedKMeansRegularizer(4, relaxation=relaxation, random_state=0)
+    equal = RelaxedKMeansRegularizer(4, relaxation=relaxation, random_state=0)
+    plain.fit(rows)
+    assert_same_fit(equal.fit(rows, sample_weight=np.ones(120)), plain)
+    equal.fit(rows, sample_weight=np.full(120, 2.0))
+    np.testing.assert_array_equal(equal.cluster_centers_, plain.cluster_centers_)
+    assert equal.inertia_ == 2 * plain.inertia_  # as KMeans has it
+    assert equal.relaxed_inertia_ == 2 * plain.relaxed_inertia_
+    assert equal.score(rows, sample_weight=np.ones(120)) == plain.score(rows)
+
+
+@both
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_layout_of_the_rows_changes_nothing_about_absence(
+    relaxation, dtype, order, rows
+):
+    w = np.arange(120) % 3
+    X = np.asarray(rows, dtype=dtype, order=order)
+    ours = RelaxedKMeansRegularizer(3, relaxation=relaxation, random_state=0)
+    absent = RelaxedKMeansRegularizer(3, relaxation=relaxation, random_state=0)
+    ours.fit(X, sample_weight=w)
+    assert_same_fit(ours, absent.fit(X[w > 0], sample_weight=w[w > 0]))
+
+
+@both
+def test_an_outlier_of_no_weight_gets_no_center(relaxation):
+    """K-means++ would start from it, and no step would leave it."""
+    X, _ = make_blobs(
+        100, centers=[[0, 0], [4, 0]], cluster_std=0.1, random_state=0, shuffle=False
+    )
+    X[0] = 1e12  # nor must an offset of its size cost the others their digits
+    w = np.ones(100)
+    w[0] = 1e-28
+    ours = RelaxedKMeansRegularizer(2, relaxation=relaxation, random_state=0)
+    centers = ours.fit(X, sample_weight=w).cluster_centers_
+    np.testing.assert_allclose(
+        centers[centers[:, 0].argsort()], [[0, 0], [4, 0]], atol=0.1
+    )
+    X[0] = 100
+    assert ours.fit(X).cluster_centers_.max() > 99
+
+
+@both
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.arange(7) - 1.0, r"sample_weight\[0\] is -1.0: Negative"),
+        ([1, 1, np.nan, 1, 1, 1, 1], "NaN"),
+        (np.zeros(7), r"weight.*zero"),
+        (np.ones(6), r"shape \(6,\)"),
+    ],
+)
+def test_weights_refused(relaxation, weight, message, rows):
+    ours = RelaxedKMeansRegularizer(2, relaxation=relaxation)
+    with pytest.raises(ValueError, match=message):
+        ours.fit(rows[:7], sample_weight=weight)
+    ours.fit(rows[:7])
+    with pytest.raises(ValueError, match=message):
+        ours.score(rows[:7], sample_weight=weight)
+
+
+@both
+def test_as_many_rows_as_clusters_must_count(relaxation, rows):
+    ours = RelaxedKMeansRegularizer(4, relaxation=relaxation)
+    with pytest.raises(ValueError, match=r"n_samples=3 should be .* Rows of weight 0"):
+        ours.fit(rows[:7], sample_weight=[1, 2, 3, 0, 0, 0, 0])
+
+
+@both
+def test_a_cluster_without_rows_that_count_is_a_warning(relaxation):
+    X = np.repeat([[0.0], [1.0]], 5, axis=0)
+    ours = RelaxedKMeansRegularizer(2, relaxation=relaxation, random_state=0)
+    ours.fit(X)
+    with pytest.warns(ConvergenceWarning, match="Only 1 of n_clusters=2"):
+        ours.fit(X, sample_weight=np.repeat([1, 0], 5))
+
+
+@both
+def test_weights_in_an_encoder_are_repeated_rows(relaxation):
+    """With every row labelled: otherwise k-means++ draws its starts."""
+    rng = np.random.RandomState(0)
+    means = torch.tensor(rng.normal(size=(60, 4)))
+    y, copies = torch.tensor(rng.randint(0, 3, 60)), torch.tensor(rng.randint(1, 4, 60))
+    w, repeat = copies / 1000, torch.arange(60).repeat_interleave(copies)
+    regularizer = RelaxedKMeansRegularizer(3, relaxation=relaxation)
+    state = regularizer.start(means, generator(), y, sample_weight=w.double())
+    expected = regularizer.start(means[repeat], generator(), y[repeat])
+    if relaxation == "entropic":
+        torch.testing.assert_close(state.centers, expected.centers)
+    penalty = regularizer.penalty(means, state, y, sample_weight=w.double())
+    torch.testing.assert_close(
+        penalty, regularizer.penalty(means[repeat], expected, y[repeat])
+    )
+    assert penalty != regularizer.penalty(means, state, y)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_seeds_in_an_encoder_are_drawn_by_weight(labelled):
+    """The farthest row alone would be one, but for its weight of nearly nothing."""
+    means = torch.tensor([[0.0], [0.1], [5.0], [5.1], [50.0]])
+    w = torch.tensor([1.0, 1.0, 1.0, 1.0, 1e-12])
+    y = torch.tensor([0, 0, -1, -1, -1]) if labelled else None
+    regularizer = RelaxedKMeansRegularizer(2)
+    state = regularizer.start(means, generator(), y, sample_weight=w)
+    centers = state.centers.sort(dim=0).values
+    torch.testing.assert_close(centers, torch.tensor([[0.05], [5.05]]))
+    plain = regularizer.start(means, generator(), y).centers
+    assert plain.max() > 40
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_the_seed_of_a_class_is_its_weighted_mean(scale):
+    """The next seed lies far from it: at 50. From 0, or from 50, it were 100."""
+    labelled, free = [[100.0], [100.0], [0.0]], [[100.1], [100.1], [50.0], [50.0]]
+    means = torch.tensor(labelled + free)
+    y = torch.tensor([0, 0, 0, -1, -1, -1, -1])
+    w = torch.tensor([1, 1, 1e-12, 1, 1, 1, 1]) * scale
+    state = RelaxedKMeansRegularizer(2).start(means, generator(), y, sample_weight=w)
+    torch.testing.assert_close(state.centers, torch.tensor([[100.05], [50.0]]))
+
+
+def test_unlabelled_rows_of_little_weight_get_a_seed():
+    """On the classes' centers, too, where the squared distances vanish."""
+    means = torch.zeros(4, 2)
+    w = torch.tensor([1.0, 1.0, 1e-30, 1e-30])
+    y = torch.tensor([0, 0, -1, -1])
+    state = RelaxedKMeansRegularizer(2).start(means, generator(), y, sample_weight=w)
+    torch.testing.assert_close(state.centers, torch.zeros(2, 2))
+
+
+def test_a_class_without_rows_attracts_none():
+    """As in a chunk of a stream, whose labels leave a class out."""
+    generator = torch.Generator().manual_seed(0)
+    means = torch.nn.functional.normalize(torch.randn(40, 4, generator=generator))
+    y = torch.tensor([0, 2, -1, -1] * 10)
+    (centers,) = RelaxedKMeansRegularizer(3).start(means, generator, y)
+    assert assign(means[y < 0], centers, 0.1)[:, 1].max() == 0
+    (renamed,) = RelaxedKMeansRegularizer(2).start(means, generator, y.clamp_max(1))
+    torch.testing.assert_close(centers[[0, 2]], renamed)

@@ -5,6 +5,8 @@ import pytest
 
 from skcl import losses, theory
 
+ALL = ["infonce", "spectral", "logistic", "supcon"]
+
 
 def unit(array):
     return array / np.linalg.norm(array, axis=-1, keepdims=True)
@@ -27,9 +29,34 @@ def random_measure(rng):
     return unit(rows + rng.rand() * 2 * rng.normal(size=(n, V, d))), y
 
 
-def parts(views, y):
+def random_weights(rng, n, weighted=True):
+    """Weights over several orders of magnitude, or None."""
+    return np.exp(2 * rng.normal(size=n)) if weighted else None
+
+
+def parts(views, y, w=None):
     means = views.mean(axis=1)
-    return means, theory.class_centers(means, y), y
+    return means, theory.class_centers(means, y, sample_weight=w), y
+
+
+def everything(views, y, t, w=None):
+    """Every number of the theory that depends on weights."""
+    means, _, _ = parts(views, y)
+    centers = theory.class_centers(means, y, n_classes=5, sample_weight=w)
+    discrepancy = theory.internal_discrepancy(means, centers, y)
+    relative = theory.relative_discrepancy(means, centers, y, sample_weight=w)
+    values = [relative, *centers.ravel()]
+    unlabelled = np.where(y == 1, -1, y)
+    for loss in ALL:
+        contrastive = theory.contrastive_loss(views, t, loss, y, w)
+        values += [
+            contrastive,
+            theory.contrastive_loss(views, t, loss, unlabelled, w),
+            theory.incurred_loss(views, y, t, loss, sample_weight=w),
+            theory.incurred_loss(views, y, t, loss, centers, w),
+            theory.upper_bound(contrastive, discrepancy, t, loss, w),
+        ]
+    return np.array(values)
 
 
 def test_fixture():
@@ -48,80 +75,192 @@ def test_fixture():
     assert incurred == pytest.approx(-0.9216746053, abs=1e-9)
 
 
-@pytest.mark.parametrize("loss", ["infonce", "spectral", "logistic", "supcon"])
-def test_bound_holds_on_random_measures(loss):
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", ALL)
+def test_bound_holds_on_random_measures(loss, weighted):
     rng = np.random.RandomState(0)
     for _ in range(200):
         views, y = random_measure(rng)
+        w = random_weights(rng, len(y), weighted)
         t = rng.choice([0.1, 0.2, 0.5, 1.0, 2.0])
-        contrastive = theory.contrastive_loss(views, t, loss, y)
+        contrastive = theory.contrastive_loss(views, t, loss, y, w)
+        discrepancy = theory.internal_discrepancy(*parts(views, y, w))
+        bound = theory.upper_bound(contrastive, discrepancy, t, loss, w)
+        incurred = theory.incurred_loss(views, y, t, loss, sample_weight=w)
+        assert incurred <= bound + 1e-9
+        if loss != "logistic":
+            coth = 1 / np.tanh(1 / t)
+            h = coth / t - 1 + 1 / t + np.log1p(-np.exp(-2 / t)) - np.log(2 / t)
+            assert incurred >= bound - (1 if loss == "spectral" else h) - 1e-9
+
+
+def test_bound_needs_the_same_weights_on_both_sides():
+    """Else it fails for some measure: the test above looks at the weights."""
+    rng, failures = np.random.RandomState(0), 0
+    for _ in range(50):
+        views, y = random_measure(rng)
+        w = random_weights(rng, len(y))
+        contrastive = theory.contrastive_loss(views, 0.5)
         discrepancy = theory.internal_discrepancy(*parts(views, y))
-        bound = theory.upper_bound(contrastive, discrepancy, t, loss)
-        assert theory.incurred_loss(views, y, t, loss) <= bound + 1e-9
+        bound = theory.upper_bound(contrastive, discrepancy, 0.5)
+        failures += theory.incurred_loss(views, y, 0.5, sample_weight=w) > bound
+    assert failures
 
 
-def loop_contrastive(views, t, loss, y):
+def loop_contrastive(views, t, loss, y, w):
     """Draw after draw of anchor, positive and negative, with their probabilities."""
     n, V, _ = views.shape
-    everything = [(j, w) for j in range(n) for w in range(V)]
+    all_views = [(j, v) for j in range(n) for v in range(V)]
+    probability = [w[j] / (V * sum(w)) for j, _ in all_views]
     total = 0.0
-    for i, v in everything:
+    for (i, v), share in zip(all_views, probability, strict=True):
         z = views[i, v]
         if loss == "supcon" and y[i] >= 0:
-            positives = [(j, w) for j, w in everything if y[j] == y[i]]
+            positives = [(j, u) for j, u in all_views if y[j] == y[i]]
         else:
-            positives = [(i, w) for w in range(V)]
-        s_positive = [z @ views[p] for p in positives]
-        s_negative = [z @ views[b] for b in everything]
+            positives = [(i, u) for u in range(V)]
+        of_positive = np.array([w[j] for j, _ in positives])
+        of_positive = of_positive / of_positive.sum()
+        s_positive = np.array([z @ views[p] for p in positives])
+        s_negative = np.array([z @ views[b] for b in all_views])
         if loss == "spectral":
-            total += -2 * np.mean(s_positive) + np.mean(np.square(s_negative))
+            value = -2 * of_positive @ s_positive + probability @ s_negative**2
         elif loss == "logistic":
             u = np.subtract.outer(s_positive, s_negative) / t
-            total += np.mean(np.log(1 + np.exp(-u)))
+            value = of_positive @ np.log(1 + np.exp(-u)) @ probability
         else:
-            total += np.log(np.mean(np.exp(np.array(s_negative) / t)))
-            total -= np.mean(s_positive) / t
-    return total / (n * V)
+            value = np.log(probability @ np.exp(s_negative / t))
+            value -= of_positive @ s_positive / t
+        total += share * value
+    return total
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("block_size", [2**22, 7])
-@pytest.mark.parametrize("loss", ["infonce", "spectral", "logistic", "supcon"])
-def test_contrastive_loss_equals_the_literal_loop(loss, block_size, monkeypatch):
+@pytest.mark.parametrize("loss", ALL)
+def test_contrastive_loss_equals_the_literal_loop(
+    loss, block_size, weighted, monkeypatch
+):
     monkeypatch.setattr(theory, "_BLOCK_SIZE", block_size)
     rng = np.random.RandomState(1)
     for _ in range(5):
         views, y = random_measure(rng)
         y = np.where(rng.rand(len(y)) < 0.3, -1, y)
-        expected = loop_contrastive(views, 0.4, loss, y)
-        value = theory.contrastive_loss(views, 0.4, loss, y)
+        w = random_weights(rng, len(y), weighted)
+        of_rows = np.ones(len(y)) if w is None else w
+        expected = loop_contrastive(views, 0.4, loss, y, of_rows)
+        value = theory.contrastive_loss(views, 0.4, loss, y, w)
         assert value == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", ["infonce", "spectral", "logistic"])
-def test_incurred_loss_equals_the_literal_loop(loss):
+def test_incurred_loss_equals_the_literal_loop(loss, weighted):
     rng = np.random.RandomState(2)
     for _ in range(5):
         views, y = random_measure(rng)
+        w = random_weights(rng, len(y), weighted)
+        of_rows = np.ones(len(y)) if w is None else w
         means = views.mean(axis=1)
-        c = [means[y == k].mean(axis=0) for k in range(y.max() + 1)]
-        prior = [np.mean(y == k) for k in range(len(c))]
-        total = []
+        prior = [of_rows[y == k].sum() / of_rows.sum() for k in range(y.max() + 1)]
+        c = [of_rows[y == k] @ means[y == k] for k in range(y.max() + 1)]
+        c = [c_k / of_rows.sum() / p for c_k, p in zip(c, prior, strict=True)]
+        total = 0.0
         for i, v in np.ndindex(*views.shape[:2]):
             s = [views[i, v] @ c_k for c_k in c]
             own = s[y[i]]
             if loss == "spectral":
-                total.append(-2 * own + np.dot(prior, np.square(s)))
+                value = -2 * own + np.dot(prior, np.square(s))
             elif loss == "logistic":
-                total.append(np.dot(prior, np.log(1 + np.exp((s - own) / 0.4))))
+                value = np.dot(prior, np.log(1 + np.exp((s - own) / 0.4)))
             else:
                 partition = np.dot(prior, np.exp(np.array(s) / 0.4))
-                total.append(-own / 0.4 + np.log(partition))
-        value = theory.incurred_loss(views, y, 0.4, loss)
-        assert value == pytest.approx(np.mean(total), abs=1e-12)
+                value = -own / 0.4 + np.log(partition)
+            total += of_rows[i] * value / of_rows.sum() / views.shape[1]
+        value = theory.incurred_loss(views, y, 0.4, loss, sample_weight=w)
+        assert value == pytest.approx(total, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["infonce", "spectral", "logistic", "supcon"])
-def test_batch_losses_tend_to_the_exact_ones(name):
+def test_an_integer_weight_is_that_many_copies_of_the_row():
+    """0 too: what an absent row holds is not read, not even its class."""
+    rng = np.random.RandomState(4)
+    for _ in range(50):
+        views, y = random_measure(rng)
+        w = rng.randint(0, 4, len(y))
+        w[rng.randint(len(y))] = 2
+        copies = np.repeat(views, w, axis=0), np.repeat(y, w)
+        views[w == 0] = np.nan
+        np.testing.assert_allclose(
+            everything(views, y, 0.3, w), everything(*copies, 0.3), atol=1e-12
+        )
+        y[w == 0] = -1
+        theory.incurred_loss(views, y, 0.3, sample_weight=w)
+
+
+def test_a_weight_that_underflows_beside_the_largest_is_zero():
+    views, _ = fixture()
+    w = np.array([1e308, 1e308, 1e-300])
+    assert theory.contrastive_loss(views, 0.5, sample_weight=w) == pytest.approx(
+        theory.contrastive_loss(views[:2], 0.5)
+    )
+
+
+def test_only_ratios_of_weights_matter():
+    rng = np.random.RandomState(5)
+    views, y = random_measure(rng)
+    w = random_weights(rng, len(y))
+    w /= w.max()
+    plain, weighted = everything(views, y, 0.3), everything(views, y, 0.3, w)
+    for scale in (1e-200, 3.0, 1e308):
+        equal = np.full(len(y), scale)
+        np.testing.assert_allclose(everything(views, y, 0.3, equal), plain, atol=1e-12)
+        np.testing.assert_allclose(
+            everything(views, y, 0.3, scale * w), weighted, atol=1e-12
+        )
+
+
+def test_a_class_without_weight_has_no_center():
+    views, y = fixture()
+    means, w = views.mean(axis=1), [1.0, 3.0, 0.0]
+    centers = theory.class_centers(means, y, sample_weight=w)
+    np.testing.assert_allclose(centers[0], (means[0] + 3 * means[1]) / 4)
+    assert np.isnan(centers[1]).all()
+    discrepancy = theory.internal_discrepancy(means, centers, y)
+    assert np.isfinite(theory.upper_bound(0.0, discrepancy, 0.5, sample_weight=w))
+    for loss in ALL:
+        value = theory.incurred_loss(views, y, 0.5, loss, sample_weight=w)
+        given = theory.incurred_loss(views, y, 0.5, loss, centers, w)
+        assert (
+            value
+            == given
+            == theory.incurred_loss(views[:2], y[:2], 0.5, loss, sample_weight=w[:2])
+        )
+
+
+@pytest.mark.parametrize("t", [1e-3, 0.3])
+def test_a_dominant_weight_leaves_that_row(t):
+    """And no NaN where the light rows' exponentials vanish beside the heavy one's."""
+    rng = np.random.RandomState(6)
+    views, y = unit(rng.normal(size=(20, 3, 3))), np.arange(20) % 3
+    w = np.ones(20)
+    w[7] = 1e20
+    alone = views[7:8], np.zeros(1, dtype=int)
+    for loss in ALL:
+        np.testing.assert_allclose(
+            theory.contrastive_loss(views, t, loss, y, w),
+            theory.contrastive_loss(alone[0], t, loss, alone[1]),
+            atol=1e-12,
+        )
+        np.testing.assert_allclose(
+            theory.incurred_loss(views, y, t, loss, sample_weight=w),
+            theory.incurred_loss(*alone, t, loss),
+            atol=1e-12,
+        )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ALL)
+def test_batch_losses_tend_to_the_exact_ones(name, weighted):
     """The mini-batch leaves out an anchor's own share, which fades as 1/n."""
     import torch
 
@@ -131,8 +270,11 @@ def test_batch_losses_tend_to_the_exact_ones(name):
         rows = rng.normal(size=(n, 1, 3))
         y = (rows[:, 0, 0] > 0).astype(int)
         views = np.repeat(unit(rows), 2, axis=1)  # aligned: own share of positives is 1
-        batch = losses.LOSSES[name](torch.tensor(views), 0.5, torch.tensor(y)).item()
-        gaps.append(abs(batch - theory.contrastive_loss(views, 0.5, name, y)))
+        w = np.exp(rng.normal(size=n)) if weighted else None
+        tensors = (torch.tensor(views), 0.5, torch.tensor(y))
+        of_batch = None if w is None else torch.tensor(w)
+        batch = losses.LOSSES[name](*tensors, of_batch).item()
+        gaps.append(abs(batch - theory.contrastive_loss(views, 0.5, name, y, w)))
     assert gaps[1] < 0.02
     assert gaps[1] < gaps[0] / 5
 
@@ -152,7 +294,13 @@ def test_relative_discrepancy_lies_between_zero_and_one():
     rng = np.random.RandomState(3)
     for _ in range(50):
         views, y = random_measure(rng)
-        assert -1e-12 <= theory.relative_discrepancy(*parts(views, y)) <= 1 + 1e-12
+        for w in (None, random_weights(rng, len(y))):
+            relative = theory.relative_discrepancy(*parts(views, y, w), sample_weight=w)
+            assert -1e-12 <= relative <= 1 + 1e-12
+    # The heavy rows alone say what counts as constant.
+    means, y = np.array([[1.0], [1.0], [1e6]]), np.array([0, 0, 1])
+    centers, w = np.array([[1.0], [1e6]]), [1e20, 1e20, 1]
+    assert theory.relative_discrepancy(means, centers, y, sample_weight=w) == 0
     separate = unit(np.array([[[1.0, 0]], [[1.0, 0]], [[0, 1.0]]]))
     assert theory.relative_discrepancy(*parts(separate, np.array([0, 0, 1]))) == 0
 
@@ -183,6 +331,31 @@ def test_refused_arguments():
         lambda: theory.incurred_loss(views, unlabelled, 0.5),
     ):
         with pytest.raises(ValueError, match="y holds -1"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("w", "message"),
+    [
+        ([1, -0.5, -1], r"sample_weight\[1\] is -0\.5: allowed are 0 and above"),
+        ([1, 2, np.nan], r"sample_weight\[2\] is nan: allowed are 0 and above"),
+        ([np.inf, 2, 1], r"sample_weight\[0\] is inf: allowed are 0 and above"),
+        ([1, 2], r"sample_weight has shape \(2,\): \(3,\) is needed"),
+        ([[1, 2, 3]], r"sample_weight has shape \(1, 3\): \(3,\) is needed"),
+        ([0, 0, 0], "sample_weight is zero for all rows"),
+    ],
+)
+def test_refused_weights(w, message):
+    views, y = fixture()
+    means, centers, _ = parts(views, y)
+    for call in (
+        lambda: theory.class_centers(means, y, sample_weight=w),
+        lambda: theory.relative_discrepancy(means, centers, y, sample_weight=w),
+        lambda: theory.contrastive_loss(views, 0.5, sample_weight=w),
+        lambda: theory.incurred_loss(views, y, 0.5, sample_weight=w),
+        lambda: theory.upper_bound(0.0, [0.1, 0.2, 0.3], 0.5, sample_weight=w),
+    ):
+        with pytest.raises(ValueError, match=message):
             call()
 
 

@@ -1,0 +1,202 @@
+"""From validated rows to the block of numbers and codes that the network sees."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from sklearn import config_context
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+from skcl._table import Rows
+
+# Activations' sums of squares must not overflow in float32.
+MAX_DEVIATION = 1e15
+
+# Codes of a category: two that all columns have, and then one for each category.
+MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
+
+
+class Columns:
+    """How each column enters the network, learned on the training rows.
+
+    The block that it makes of rows, (n, d) and float32, has the table's columns in
+    their order: numbers standardized, NaN where one is missing; categories as codes.
+
+    Parameters
+    ----------
+    rows : Rows
+        To learn from.
+    weight : array of shape (n,) or None
+        Their weights.
+    categorical : sequence of int
+        Positions of the categories.
+    names : sequence
+        Names or positions of the columns.
+
+    Attributes
+    ----------
+    n_codes : tuple of int
+        Number of codes of each column; 0 for numbers.
+    indicated : tuple of int
+        Positions of the numbers that some training row lacks.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        weight: np.ndarray | None,
+        categorical: Sequence[int],
+        names: Sequence,
+    ):
+        self.categorical = list(categorical)
+        self.numeric = [j for j in range(len(names)) if j not in set(categorical)]
+        self.numbers = self.categories = None
+        self.indicated, n_codes = (), np.zeros(len(names), dtype=int)
+        with config_context(transform_output="default"):
+            if self.numeric:
+                names_of_numbers = [names[j] for j in self.numeric]
+                self.numbers = Numbers(rows.numbers, weight, names_of_numbers)
+                lacking = self.numbers.imputer.indicator_.features_
+                self.indicated = tuple(self.numeric[k] for k in lacking)
+            if self.categorical:
+                self.categories = Categories(rows.categories)
+                n_codes[self.categorical] = self.categories.n_codes
+        self.n_codes = tuple(n_codes.tolist())
+
+    def encode(self, rows: Rows, first_row: int = 0) -> np.ndarray:
+        """Return the block of rows; errors count rows from first_row."""
+        x = np.empty((len(rows), len(self.n_codes)), dtype=np.float32)
+        with config_context(transform_output="default"):
+            if self.numbers:
+                x[:, self.numeric] = self.numbers.standardize(rows.numbers, first_row)
+            if self.categories:
+                x[:, self.categorical] = self.categories.encode(rows.categories)
+        return x
+
+    def impute(self, rows: Rows, x: np.ndarray) -> np.ndarray:
+        """Return the columns for other models: nothing missing, categories one-hot.
+
+        x is the block of the rows. Numbers come first, then their indicators.
+        """
+        parts = []
+        with config_context(transform_output="default"):
+            if self.numbers:
+                parts.append(self.numbers.imputer.transform(x[:, self.numeric]))
+            if self.categories:
+                parts.append(self.categories.one_hot.transform(rows.categories))
+        return np.hstack(parts)
+
+    @property
+    def n_imputed(self) -> int:
+        """Number of columns of :meth:`impute`."""
+        return len(self.imputed_names([""] * len(self.n_codes)))
+
+    def imputed_names(self, names: Sequence[str]) -> np.ndarray:
+        """Return the names of the columns of :meth:`impute`."""
+        parts = []
+        if self.numbers:
+            names_in = [names[j] for j in self.numeric]
+            parts.append(self.numbers.imputer.get_feature_names_out(names_in))
+        if self.categories:
+            names_in = [names[j] for j in self.categorical]
+            parts.append(self.categories.one_hot.get_feature_names_out(names_in))
+        return np.concatenate(parts)
+
+
+class Numbers:
+    """Standardization in float64, which lets missing values through."""
+
+    def __init__(self, X: np.ndarray, weight: np.ndarray | None, names: Sequence):
+        self.names = names
+        self.scaler = self._fit_scaler(X, weight)
+        self.imputer = SimpleImputer(
+            strategy="constant",
+            fill_value=0,  # of standardized numbers, the mean
+            add_indicator=True,
+            keep_empty_features=True,
+        ).fit(X)
+
+    def _fit_scaler(self, X: np.ndarray, weight: np.ndarray | None) -> Pipeline:
+        """Learn mean and variance; refuse a column that this would lose.
+
+        The mean goes first, alone: beside a large one StandardScaler takes a small
+        variance for rounding error.
+        """
+        X = X.astype(np.float64, copy=False)
+        with np.errstate(invalid="ignore"):  # of a column without any value
+            center = StandardScaler(with_std=False).fit(X, sample_weight=weight)
+            spread = StandardScaler().fit(center.transform(X), sample_weight=weight)
+        span = np.fmax.reduce(X) - np.fmin.reduce(X)
+        lost = np.flatnonzero((spread.var_ == 0) & (span > 0))
+        if len(lost):
+            j = lost[0]
+            raise ValueError(
+                f"Column {self.names[j]!r} cannot be standardized: its values lie "
+                f"within {span[j]:.3g}, and their variance vanishes in rounding. "
+                "Rescale it."
+            )
+        return make_pipeline(center, spread)
+
+    def standardize(self, X: np.ndarray, first_row: int) -> np.ndarray:
+        """Return float32; refuse a value too large for the network.
+
+        A column without any value in training has no mean: all of it is missing.
+        """
+        with np.errstate(over="ignore"):  # refused below
+            scaled = self.scaler.transform(X.astype(np.float64, copy=False))
+        far = np.abs(scaled) >= MAX_DEVIATION
+        if far.any():
+            row, j = np.argwhere(far)[0]
+            raise ValueError(
+                f"Column {self.names[j]!r}, row {first_row + row}: {X[row, j]} lies "
+                f"{abs(scaled[row, j]):.3g} standard deviations from the mean of the "
+                f"training rows; below {MAX_DEVIATION:.0e} is allowed."
+            )
+        scaled[np.isnan(scaled)] = np.nan  # of one sign: views are drawn by the bytes
+        return scaled.astype(np.float32)
+
+
+class Categories:
+    """Codes of categories, and a column for each where a model needs that."""
+
+    def __init__(self, X: np.ndarray):
+        self.ordinal = OrdinalEncoder(
+            handle_unknown="use_encoded_value",
+            unknown_value=UNSEEN - FIRST_CATEGORY,
+            encoded_missing_value=MISSING - FIRST_CATEGORY,
+        ).fit(X)
+        self.one_hot = OneHotEncoder(
+            handle_unknown="ignore", sparse_output=False, dtype=np.float32
+        ).fit(X)
+        present = [
+            categories[~pd.isna(categories)] for categories in self.ordinal.categories_
+        ]
+        self.n_codes = [FIRST_CATEGORY + len(c) for c in present]
+
+    def encode(self, X: np.ndarray) -> np.ndarray:
+        """Return the codes, from 0 on."""
+        return FIRST_CATEGORY + self.ordinal.transform(X)
+
+
+def marginal_table(
+    x: np.ndarray, weight: np.ndarray | None = None, n_quantiles: int = 1000
+) -> np.ndarray:
+    """Return equally likely values of each column, (q, d): its marginal law.
+
+    They are quantiles without interpolation, values of the column, so that a discrete
+    column stays discrete and a missing value is one of them. q = n_quantiles; without
+    weights, n at the most.
+    """
+    if weight is None:
+        n, q = len(x), min(len(x), n_quantiles)
+        return np.sort(x, axis=0)[(2 * np.arange(q) + 1) * n // (2 * q)]
+    order = np.argsort(x, axis=0)
+    level = np.cumsum(weight[order], axis=0)  # (n, d)
+    middle = (np.arange(n_quantiles) + 0.5) / n_quantiles
+    rows = [
+        order[np.searchsorted(column, middle * column[-1]), j]
+        for j, column in enumerate(level.T)
+    ]
+    return np.take_along_axis(x, np.column_stack(rows), axis=0)

@@ -1,0 +1,45 @@
+"""The order in which an epoch visits the rows."""
+
+import torch
+from torch import Generator, Tensor
+
+
+def uniform_order(n: int, generator: Generator) -> Tensor:
+    """Return each of n rows once, at random."""
+    return torch.randperm(n, generator=generator, device=generator.device)
+
+
+def balanced_order(codes: Tensor, generator: Generator) -> Tensor:
+    """Return as many rows as there are, each class equally often, at random.
+
+    Of a class larger than its share an epoch visits a part, another in each epoch; the
+    rows of a smaller class come again once all have come. Unlabelled rows come once
+    each. All groups are spread evenly, so that batches have the same mixture, as far
+    as whole rows allow.
+
+    Parameters
+    ----------
+    codes : Tensor of shape (n,)
+        Classes; -1 marks an unlabelled row.
+    generator : Generator
+        Source of randomness, on the device of codes.
+
+    Returns
+    -------
+    Tensor of int64, of shape (n,)
+        Rows; of every class one at least.
+    """
+    options = {"generator": generator, "device": codes.device}
+    present, sizes = codes.unique(return_counts=True)
+    groups = codes.argsort(stable=True).split(sizes.tolist())
+    n_classes = int((present >= 0).sum())
+    share, rest = divmod(int((codes >= 0).sum()), max(n_classes, 1))
+    luck = torch.randperm(n_classes, **options).tolist()  # who has one row more
+    drawn, position = [], []
+    for label, rows in zip(present.tolist(), groups, strict=True):
+        m = len(rows) if label < 0 else share + (luck.pop() < rest)
+        rounds = [torch.randperm(len(rows), **options) for _ in range(0, m, len(rows))]
+        drawn.append(rows[torch.cat(rounds)[:m]])
+        first = torch.rand(1, **options)
+        position.append((torch.arange(m, device=codes.device) + first) / m)
+    return torch.cat(drawn)[torch.cat(position).argsort(stable=True)]
