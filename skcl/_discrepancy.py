@@ -41,7 +41,7 @@ from skcl._labels import (
 )
 from skcl._table import check_table, forget_fit
 from skcl._torch import draw_seed
-from skcl._weights import weigh
+from skcl._weights import check_sample_weight, given_weights
 
 # What a two-dimensional representation, without views and temperature, has.
 REPRESENTATION_TERMS = ("discrepancy", "squared_discrepancy", "relative_discrepancy")
@@ -196,7 +196,7 @@ class DiscrepancyScorer(
         forget_fit(self)
         self._term(y, self.encoder is not None)
         params = self._encoder_params(sample_weight, fit_params)
-        rows, *counted = _counted(X, y, sample_weight)
+        rows, *counted = _drop_zero_weights(X, y, sample_weight)
         params = _check_method_params(X, params, rows)
         X, y, sample_weight = counted
         if y is None:
@@ -211,16 +211,11 @@ class DiscrepancyScorer(
             _copy_input_attributes(self, self.encoder_)
         means = _means(self._views(X, reset=True))
         if y is None:
-            weight = _normalized(sample_weight)
-            self.centers_ = _cluster(means, n_clusters, rng, weight)[0]
-        else:
-            self.classes_, codes = _encode(means, y)
-            known = codes >= 0
-            self.centers_ = theory.class_centers(
-                means[known],
-                codes[known],
-                sample_weight=_normalized(sample_weight, known),
+            self.centers_, _ = _cluster(
+                means, n_clusters, rng, _normalized(sample_weight)
             )
+        else:
+            self.classes_, self.centers_, _ = _classify(means, y, sample_weight)
         return self
 
     def transform(self, X):
@@ -333,7 +328,7 @@ class DiscrepancyScorer(
             )
         seed = 0 if self.random_state is None else deepcopy(self.random_state)
         rng = check_random_state(seed)
-        _, X, y, sample_weight = _counted(X, y, sample_weight)
+        _, X, y, sample_weight = _drop_zero_weights(X, y, sample_weight)
         views = _embed(estimator, X, self.n_views, draw_seed(rng))
         means = _means(views)
         term = self._term(y, has_encoder=True)
@@ -343,12 +338,9 @@ class DiscrepancyScorer(
             clusters = _cluster(means, n_clusters, rng, weight)
             measured = Measured(views, *clusters, weight)
         else:
-            codes = _encode(means, y)[1]
+            _, centers, codes = _classify(means, y, sample_weight)
             known = codes >= 0
             weight = _normalized(sample_weight, known)
-            centers = theory.class_centers(
-                means[known], codes[known], sample_weight=weight
-            )
             measured = Measured(views[known], centers, codes[known], weight)
         return -_evaluate(term, measured, _find(estimator)[1])
 
@@ -375,7 +367,7 @@ class DiscrepancyScorer(
 
     def _measure(self, X, y, sample_weight=None) -> "Measured":
         check_is_fitted(self, "centers_")
-        _, X, y, sample_weight = _counted(X, y, sample_weight)
+        _, X, y, sample_weight = _drop_zero_weights(X, y, sample_weight)
         views = self._views(X)
         if y is None:
             codes = nearest(_means(views), self.centers_)
@@ -428,7 +420,8 @@ class DiscrepancyScorer(
         return router.add(encoder=self.encoder, method_mapping=mapping)
 
     def _accept_sample_weight(self):
-        # Without metadata routing, scikit-learn asks this of several scorers.
+        # scikit-learn's cross-validation asks it of each of several scorers, where
+        # metadata routing is off.
         return True
 
     def __sklearn_tags__(self):
@@ -484,7 +477,9 @@ def _evaluate(term: str, measured: Measured, encoder: Any) -> float:
             return float(np.average(discrepancy**2, weights=weight))
         case "relative_discrepancy":
             rounding = np.finfo(measured.views.dtype).eps
-            return theory.relative_discrepancy(*partition, rounding, weight)
+            return theory.relative_discrepancy(
+                *partition, rounding, sample_weight=weight
+            )
     if callable(encoder.loss):
         raise ValueError(
             f"term={term!r} is not defined for the encoder's loss={encoder.loss!r}, a "
@@ -493,11 +488,17 @@ def _evaluate(term: str, measured: Measured, encoder: Any) -> float:
     views, centers, codes, _ = measured
     temperature, loss = encoder.temperature, encoder.loss
     if term == "incurred_loss":
-        return theory.incurred_loss(views, codes, temperature, loss, centers, weight)
-    contrastive = theory.contrastive_loss(views, temperature, loss, codes, weight)
+        return theory.incurred_loss(
+            views, codes, temperature, loss, centers, sample_weight=weight
+        )
+    contrastive = theory.contrastive_loss(
+        views, temperature, loss, codes, sample_weight=weight
+    )
     if term == "contrastive_loss":
         return contrastive
-    return theory.upper_bound(contrastive, discrepancy, temperature, loss, weight)
+    return theory.upper_bound(
+        contrastive, discrepancy, temperature, loss, sample_weight=weight
+    )
 
 
 def _search(estimator: Any) -> tuple[list, Any] | None:
@@ -542,10 +543,10 @@ def _embed(estimator: Any, X: Any, n_views: int, seed: int) -> np.ndarray:
     return encoder.embed_views(X, n_views, random_state=seed)
 
 
-def _counted(
+def _drop_zero_weights(
     X: Any, y: Any, sample_weight: Any
 ) -> tuple[np.ndarray | None, Any, Any, np.ndarray | None]:
-    """Return the rows with a weight, their labels, and their weights as given.
+    """Return the rows that count, their labels, and their weights as given.
 
     Their index comes first; None is all rows.
     """
@@ -553,27 +554,39 @@ def _counted(
         return None, X, y, None
     X, y = indexable(X, y)
     n = _num_samples(X)
-    rows, _ = weigh(sample_weight, n)
-    weight = np.broadcast_to(np.asarray(sample_weight, dtype=np.float64), n)
+    rows, _ = check_sample_weight(sample_weight, n)
+    weight = given_weights(sample_weight, n, rows)
     if isinstance(rows, slice):
         return None, X, y, weight
     y = None if y is None else _safe_indexing(y, rows)
-    return rows, _safe_indexing(X, rows), y, weight[rows]
+    return rows, _safe_indexing(X, rows), y, weight
 
 
 def _normalized(
     weight: np.ndarray | None, rows: slice | np.ndarray = slice(None)
 ) -> np.ndarray | None:
     """Return the weights of these rows, of mean 1; None if they are all equal."""
-    return None if weight is None else weigh(weight[rows], len(weight[rows]))[1]
+    return (
+        None
+        if weight is None
+        else check_sample_weight(weight[rows], len(weight[rows]))[1]
+    )
 
 
-def _encode(rows: np.ndarray, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return classes and codes; beside unlabelled rows there must be two classes."""
-    classes, codes = encode_labels(rows, y)
+def _classify(
+    means: np.ndarray, y: Any, weight: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return classes, centers, and codes, -1 for an unlabelled row.
+
+    Beside unlabelled rows there must be two classes.
+    """
+    classes, codes = encode_labels(means, y)
     if (codes == UNLABELLED).any():
         check_two_classes(classes, codes, "DiscrepancyScorer")
-    return classes, codes
+    known = codes >= 0
+    weight = _normalized(weight, known)
+    centers = theory.class_centers(means[known], codes[known], sample_weight=weight)
+    return classes, centers, codes
 
 
 def _cluster(
@@ -595,7 +608,7 @@ def _cluster(
         sample_weight=weight,
     )
     codes = nearest(means, centers)
-    exact = theory.class_centers(means, codes, n_clusters, weight)
+    exact = theory.class_centers(means, codes, n_clusters, sample_weight=weight)
     return np.where(np.isnan(exact), centers, exact), codes
 
 

@@ -1,6 +1,7 @@
 """The contrastive encoder."""
 
 from copy import deepcopy
+from functools import partial
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -16,12 +17,15 @@ from sklearn.base import (
 )
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
+from sklearn.utils.validation import (
+    _check_feature_names_in,
+    _num_samples,
+    check_is_fitted,
+)
 from torch import nn
 
 from skcl import theory
 from skcl._callables import check_take_weights, is_foreign, try_callables
-from skcl._columns import Columns, marginal_table
 from skcl._labels import (
     check_two_classes,
     class_weights,
@@ -30,7 +34,16 @@ from skcl._labels import (
     hold_out,
 )
 from skcl._model import CPU, Augmentation, Model
-from skcl._table import Rows, check_rows, column_names, find_categorical, forget_fit
+from skcl._preprocessing import Preprocessor, check_unique, marginal_table
+from skcl._sampling import balanced_order
+from skcl._table import (
+    Rows,
+    check_rows,
+    column_names,
+    find_categorical,
+    forget_fit,
+    read_columns,
+)
 from skcl._torch import (
     draw_seed,
     gradients_enabled,
@@ -40,9 +53,21 @@ from skcl._torch import (
     to_tensor,
 )
 from skcl._training import Batch, Objective, Stopping, Trainer
-from skcl._weights import weigh
+from skcl._weights import check_sample_weight
 from skcl.losses import LOSSES
 from skcl.networks import Architecture
+
+# Parameters that cannot change when training goes on.
+SHAPING = (
+    "n_components",
+    "augmentation",
+    "corruption_rate",
+    "n_views",
+    "backbone",
+    "hidden_layer_sizes",
+    "projection_dim",
+    "categorical_features",
+)
 
 
 class ContrastiveEncoder(
@@ -133,7 +158,7 @@ class ContrastiveEncoder(
         The least rise of the validation score that counts.
     warm_start : bool, default=False
         Whether fit goes on from the last fit, with its optimizer, for max_iter more
-        epochs. Columns, categories, classes, network and augmentation stay as they are.
+        epochs. Scale, categories, classes, network and augmentation stay as they are.
     device : str or torch.device, default="auto"
         Where to train: "auto" is CUDA where there is one, else the CPU.
     random_state : int, RandomState instance or None, default=None
@@ -156,8 +181,8 @@ class ContrastiveEncoder(
         own positives and negatives), "regularizer" (the penalty, before its weight) and
         "regularizer_weight" (weight, factor of the bound and ramp).
     validation_scores_ : list of float or None
-        Minus the objective of the held-out rows by epoch, in batches as in training;
-        None without early stopping.
+        Minus the objective of the held-out rows by epoch, in plain batches, weighted
+        as in training; None without early stopping.
     n_iter_ : int
         Epochs run, over all calls of a warm start or of partial_fit.
     classes_ : ndarray of shape (n_classes,)
@@ -303,7 +328,8 @@ class ContrastiveEncoder(
             Otherwise ignored.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the rows, in the loss as anchors, positives and negatives, in the
-            penalty and in the standardization. A row of weight 0 counts as absent.
+            penalty and in the standardization. A row of weight 0 counts as absent, also
+            for messages that give a row.
 
         Returns
         -------
@@ -317,8 +343,7 @@ class ContrastiveEncoder(
             mixed types, a number is infinite, labels are needed and have fewer than two
             classes, or training diverges.
         """
-        resumed = self.warm_start and self.__sklearn_is_fitted__()
-        if not resumed:
+        if not self.warm_start:
             forget_fit(self)
         return self._fit(X, y, sample_weight, n_epochs=self.max_iter)
 
@@ -337,7 +362,7 @@ class ContrastiveEncoder(
             Classes, as in fit.
         classes : array-like of shape (n_classes,), default=None
             All classes that later calls may bring, in the first call; None are those of
-            its y.
+            its y. A mark of -1 among them is no class. Later calls may repeat them.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights, as in fit; they are relative to the other rows of the call.
 
@@ -352,6 +377,7 @@ class ContrastiveEncoder(
             As in fit; also for a class or column that the first call did not have, for
             early_stopping, and for class_weight="balanced", which needs all rows.
         """
+        self._validate_params()  # which scikit-learn leaves out once it is fitted
         if self.early_stopping:
             raise ValueError("partial_fit does not support early_stopping=True.")
         if self.class_weight == "balanced":
@@ -364,85 +390,98 @@ class ContrastiveEncoder(
     def _fit(self, X, y, sample_weight, *, n_epochs, classes=None):
         """Train from the beginning, or go on where there is a model already."""
         # Whatever can be refused is refused before training starts.
+        resumed = self.__sklearn_is_fitted__()
+        if not resumed:
+            forget_fit(self)  # what a fit that failed may have left
         self._check_combinations()
         device = resolve_device(self.device)
-        resumed = self.__sklearn_is_fitted__()
-        sample = self._check_input(X, y, sample_weight, classes, resumed)
-        n = len(sample.rows)
-        rng = check_random_state(self.random_state)
+        data = self._check_input(X, y, sample_weight, classes, resumed)
+        n = len(data.rows)
+        if resumed:
+            seeds = self._seeds_
+        else:
+            rng = check_random_state(self.random_state)
+            seeds = Seeds(*(draw_seed(rng) for _ in Seeds._fields))
         training, held_out = slice(None), ()  # all rows, not copied
         if self.early_stopping:
-            strata = sample.codes if self._loss_uses_y() else None
+            strata = data.codes if self._loss_uses_y() else None
+            rng = check_random_state(seeds.split)
             training, held_out = hold_out(n, strata, self.validation_fraction, rng)
         regularizer = self._check_regularizer(n - len(held_out))
-        if sample.loss_weight is not None:
+        if data.loss_weight is not None:
             check_take_weights(self._loss(), regularizer)
-        seeds = Seeds(*(draw_seed(rng) for _ in Seeds._fields))
 
         # Torch's global generators are seeded for a user's code; ours needs none.
         foreign = self._has_callables() or is_foreign(regularizer)
         with isolated_global_rng(seeds.weights, device, foreign), gradients_enabled():
             if resumed:
                 model = self._resume_model(device)
-                x = model.columns.encode(sample.rows)
+                x = model.columns.encode(data.rows)
             else:
-                model, x = self._make_model(sample, training, device, seeds.weights)
-            batch = self._make_batch(sample, x, device)
+                model, x = self._make_model(data, training, device, seeds.weights)
+            batch = self._make_batch(data, x, device)
             trainer = self._make_trainer(model, regularizer, seeds)
             if resumed:
                 trainer.resume(self._progress_)
             if self._has_callables():
                 try_callables(trainer, batch[:64], self.n_components)
-            strata = None
+            order = None
             if self.sampling == "balanced":
-                strata = to_tensor(sample.codes[training], device, torch.int64)
+                codes = to_tensor(data.codes[training], device, torch.int64)
+                order = partial(balanced_order, codes)
             progress = trainer.fit(
                 batch[training],
                 n_epochs=n_epochs,
                 max_iter=self.max_iter,
-                strata=strata,
+                order=order,
                 stopping=self._make_stopping(model, batch, held_out, seeds.held_out),
                 verbose=bool(self.verbose),
             )
 
         model.network.eval()
-        self._model_, self._progress_ = model, progress
-        if not resumed:
-            self._views_seed_ = seeds.evaluation
+        self._model_, self._progress_, self._seeds_ = model, progress, seeds
         self.regularizer_ = regularizer
         self._set_history(progress.history)
         return self
 
     def _check_input(self, X, y, sample_weight, classes, resumed):
         """Return the rows that count, their labels where used, and their weights."""
+        if sample_weight is not None:
+            if self._needs_y() and y is not None:
+                check_consistent_length(X, y)
+            kept, sample_weight = check_sample_weight(sample_weight, _num_samples(X))
+            X, y = _take(X, kept), _take(y, kept)
         rows = self._check_rows(X, reset=not resumed, min_samples=2)
-        kept, weight = weigh(sample_weight, len(rows))
-        rows, codes, loss_weight = rows[kept], None, weight
-        if len(rows) < 2:
-            raise ValueError(
-                f"sample_weight leaves {len(rows)} row of a weight above 0; at least 2 "
-                "are needed."
-            )
+        codes = None
         if self._needs_y():
             self._require_y(y)
-            check_consistent_length(X, y)
-            if not isinstance(kept, slice):
-                y = _safe_indexing(y, kept)
             codes = self._encode(rows, y, classes, resumed)
+        weight = loss_weight = sample_weight
         if self.class_weight is not None:
             factor = class_weights(self.class_weight, self.classes_, codes, weight)
-            _, loss_weight = weigh(
-                factor if weight is None else factor * weight, len(rows)
+            _, loss_weight = check_sample_weight(
+                factor if weight is None else factor * weight,
+                len(rows),
+                name="sample_weight by class_weight",
             )
-        return Sample(rows, codes, weight, loss_weight)
+        return TrainingData(rows, codes, weight, loss_weight)
 
     def _check_rows(self, X, reset=False, min_samples=1):
+        columns = read_columns(X)
         if reset:
-            categorical = find_categorical(X, self.categorical_features)
+            categorical = find_categorical(
+                columns, self.categorical_features, type(self).__name__
+            )
         else:
             categorical = np.flatnonzero(self.categorical_features_).tolist()
         rows = check_rows(
-            self, X, categorical=categorical, reset=reset, min_samples=min_samples
+            self,
+            X,
+            columns,
+            categorical,
+            reset=reset,
+            min_samples=min_samples,
+            ignored=() if reset else self._model_.columns.empty,
         )
         if reset:
             if np.isnan(rows.numbers).all() and pd.isna(rows.categories).all():
@@ -458,17 +497,23 @@ class ContrastiveEncoder(
 
     def _encode(self, rows, y, classes, resumed):
         """Return the codes of labels; the first fit also learns the classes."""
+        check_consistent_length(rows, y)
         if not resumed:
-            found, codes = encode_labels(rows, y)
-            self.classes_ = found
-            if classes is not None:
-                self.classes_ = np.unique(np.asarray(classes))
+            given = y if classes is None else classes
+            self.classes_, codes = encode_labels(given, given)
             check_two_classes(self.classes_, codes, self._user_of_y())
         elif not hasattr(self, "classes_"):
             raise ValueError(
                 f"{self._user_of_y()} needs labels, and the first fit had none: fit "
                 "anew, with warm_start=False."
             )
+        elif classes is not None:
+            found, _ = encode_labels(classes, classes)
+            if not np.array_equal(found, self.classes_):
+                raise ValueError(
+                    f"classes={found.tolist()} differ from those of the first call, "
+                    f"{self.classes_.tolist()}."
+                )
         return encode_known_labels(rows, y, self.classes_)
 
     @property
@@ -494,14 +539,17 @@ class ContrastiveEncoder(
         Returns
         -------
         ndarray of float32, of shape (n_samples, n_components)
-            The backbone's output, not normalized, beside the standardized input
-            columns if `passthrough`.
+            The backbone's output, not normalized, beside the input columns if
+            `passthrough`.
 
         Raises
         ------
-        ValueError
-            If columns differ from those of fit, or a value is not finite or too far
-            from the training rows for the network's float32.
+        NotFittedError
+            Before fit.
+        ValueError, TypeError
+            If columns differ from those of fit, a column holds another type than in
+            fit, or a number is infinite or too far from the training rows for the
+            network's float32.
         """
         check_is_fitted(self)
         return self._model_.transform(self._check_rows(X), self.passthrough)
@@ -526,8 +574,11 @@ class ContrastiveEncoder(
 
         Raises
         ------
-        ValueError
-            If n_views is not a positive integer, or X is not what fit saw.
+        NotFittedError
+            Before fit.
+        ValueError, TypeError
+            If n_views is not a positive integer, or X is not what :meth:`transform`
+            takes.
 
         Examples
         --------
@@ -540,13 +591,9 @@ class ContrastiveEncoder(
         """
         check_is_fitted(self)
         n_views = self._model_.n_views if n_views is None else n_views
-        if (
-            not isinstance(n_views, Integral)
-            or isinstance(n_views, bool)
-            or n_views < 1
-        ):
+        if not _is_positive_integer(n_views):
             raise ValueError(f"n_views={n_views!r}: a positive integer is allowed.")
-        seed = self._views_seed_
+        seed = self._seeds_.evaluation
         if random_state is not None:
             seed = draw_seed(check_random_state(random_state))
         return self._model_.embed_views(self._check_rows(X), n_views, seed)
@@ -575,30 +622,35 @@ class ContrastiveEncoder(
 
         Raises
         ------
-        ValueError
-            If X is not what fit saw, the loss needs labels, or a callable loss is not
-            finite.
+        NotFittedError
+            Before fit.
+        ValueError, TypeError
+            If X is not what :meth:`transform` takes, the loss needs labels, a weight is
+            out of range, or a callable loss is not finite or takes no weights.
         """
         check_is_fitted(self)
-        codes = None
+        weight = codes = None
+        if sample_weight is not None:
+            kept, weight = check_sample_weight(sample_weight, _num_samples(X))
+            X, y = _take(X, kept), _take(y, kept)
         if self._loss_uses_y():
             self._require_y(y)
             codes = encode_labels(X, y)[1]
+            if callable(self.loss) and hasattr(self, "classes_"):
+                codes = encode_known_labels(X, y, self.classes_)
         views = self.embed_views(X)
-        rows, weight = weigh(sample_weight, len(views))
-        views, codes = views[rows], None if codes is None else codes[rows]
         if not callable(self.loss):
             return -theory.contrastive_loss(
                 views, self.temperature, self.loss, codes, sample_weight=weight
             )
         if weight is not None:
             check_take_weights(self.loss)
-        batch = Batch(
-            *(None if v is None else torch.from_numpy(v) for v in (views, codes)),
-            None if weight is None else to_tensor(weight, CPU, torch.float32),
-        )
-        with isolated_global_rng(self._views_seed_, CPU, enabled=True):
-            loss = self.loss(batch.x, self.temperature, batch.y, **batch.weighted())
+        z = torch.from_numpy(views)
+        codes = None if codes is None else torch.from_numpy(codes)
+        weight = None if weight is None else to_tensor(weight, CPU, torch.float32)
+        weighted = Batch(z, codes, weight).weighted()
+        with isolated_global_rng(self._seeds_.evaluation, CPU, enabled=True):
+            loss = self.loss(z, self.temperature, codes, **weighted)
         if not np.isfinite(float(loss)):
             raise ValueError(f"The callable given as loss returned {loss}.")
         return -float(loss)
@@ -614,13 +666,22 @@ class ContrastiveEncoder(
         Returns
         -------
         ndarray of str objects, of shape (n_columns,)
-            "contrastiveencoder0" and so on, then the input's where `passthrough`.
+            "contrastiveencoder0" and so on. With `passthrough` those of the numbers
+            follow, "missingindicator_" and theirs, and column_category.
+
+        Raises
+        ------
+        ValueError
+            If two columns would have one name.
         """
         embedding = super().get_feature_names_out(input_features)
         if not self.passthrough:
             return embedding
         inputs = _check_feature_names_in(self, input_features)
-        return np.concatenate([embedding, self._model_.columns.imputed_names(inputs)])
+        names = self._model_.columns.imputed_names(inputs)
+        names = np.concatenate([embedding, names])
+        check_unique(names)
+        return names
 
     def _loss(self):
         # The tags ask before the parameters are validated: None is no loss.
@@ -685,16 +746,18 @@ class ContrastiveEncoder(
             )
         return regularizer
 
-    def _make_model(self, sample, training, device, seed):
+    def _make_model(self, data, training, device, seed):
         """Return the model before training, and the block of all rows."""
-        weight = None if sample.weight is None else sample.weight[training]
-        columns = Columns(
-            sample.rows[training],
+        weight = None if data.weight is None else data.weight[training]
+        columns = Preprocessor(
+            data.rows[training],
             weight,
             np.flatnonzero(self.categorical_features_).tolist(),
             column_names(self),
         )
-        x = columns.encode(sample.rows)
+        if self.passthrough:
+            columns.check_imputed_names()
+        x = columns.encode(data.rows)
         kind = "swap" if self.augmentation == "auto" else self.augmentation
         marginals = marginal_table(x[training], weight)
         augmentation = Augmentation(
@@ -702,51 +765,46 @@ class ContrastiveEncoder(
         )
         architecture = Architecture(
             columns.n_codes,
-            columns.indicated,
+            columns.missing_indicator,
             self.n_components,
             self.projection_dim,
             tuple(self.hidden_layer_sizes),
             self.backbone,
         )
         generator = make_generator(seed, CPU)
+        parameters = {name: getattr(self, name) for name in SHAPING}
         model = Model(
-            columns, architecture, augmentation, self.n_views, device, generator
+            columns,
+            architecture,
+            augmentation,
+            self.n_views,
+            device,
+            generator,
+            parameters,
         )
         return model, x
 
     def _resume_model(self, device):
         """Return a copy of the model to train on, if the parameters still fit it."""
-        model = deepcopy(self._model_)
-        model.to(device)
-        architecture, augmentation = model.architecture, model.augmentation
-        kind = "swap" if self.augmentation == "auto" else self.augmentation
-        for name, now, then in (
-            ("n_components", self.n_components, architecture.n_components),
-            ("projection_dim", self.projection_dim, architecture.projection_dim),
-            (
-                "hidden_layer_sizes",
-                tuple(self.hidden_layer_sizes),
-                architecture.hidden_layer_sizes,
-            ),
-            ("backbone", self.backbone, architecture.backbone),
-            ("augmentation", kind, augmentation.kind),
-            ("corruption_rate", self.corruption_rate, augmentation.rate),
-            ("n_views", self.n_views, model.n_views),
-        ):
-            if now != then:
+        for name, then in self._model_.parameters.items():
+            now = getattr(self, name)
+            if not _is_same(now, then):
                 raise ValueError(
                     f"{name}={now!r} differs from {then!r}, with which training began: "
                     "fit anew, with warm_start=False."
                 )
+        model = deepcopy(self._model_)
+        model.parameters = self._model_.parameters  # compared by identity
+        model.to(device)
         return model
 
-    def _make_batch(self, sample, x, device):
+    def _make_batch(self, data, x, device):
         """Return all rows on the device, with what the objective is told of them."""
         y = weight = None
         if self._loss_uses_y():
-            y = to_tensor(sample.codes, device, torch.int64)
-        if sample.loss_weight is not None:
-            weight = to_tensor(sample.loss_weight, device, torch.float32)
+            y = to_tensor(data.codes, device, torch.int64)
+        if data.loss_weight is not None:
+            weight = to_tensor(data.loss_weight, device, torch.float32)
         return Batch(to_tensor(x, device, torch.float32), y, weight)
 
     def _make_trainer(self, model, regularizer, seeds):
@@ -801,7 +859,7 @@ class ContrastiveEncoder(
         return tags
 
 
-class Sample(NamedTuple):
+class TrainingData(NamedTuple):
     """What fit is given, once it is checked."""
 
     rows: Rows
@@ -818,6 +876,20 @@ class Seeds(NamedTuple):
     regularizer: int
     held_out: int
     evaluation: int
+    split: int
+
+
+def _take(values, rows):
+    """Return some rows of a table or of labels; all of them, as they are."""
+    if values is None or isinstance(rows, slice):
+        return values
+    return _safe_indexing(values, rows)
+
+
+def _is_same(a, b) -> bool:
+    """Whether two values of a parameter are the same."""
+    a, b = np.asarray(a, dtype=object), np.asarray(b, dtype=object)
+    return a.shape == b.shape and bool((a == b).all())
 
 
 def _is_positive_integer(value) -> bool:

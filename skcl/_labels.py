@@ -105,7 +105,8 @@ def class_weights(
     Raises
     ------
     ValueError
-        If a weight is not a positive number, or a dict names other classes than these.
+        If a weight is not a positive number, or a dict names -1, or both leaves out a
+        class and names what is none.
     """
     factors = np.ones(len(classes) + 1)  # the last is that of unlabelled rows
     if class_weight == "balanced":
@@ -122,6 +123,11 @@ def class_weights(
                 "leave rows out, give them a sample_weight of 0."
             )
     labels = classes.tolist()
+    if UNLABELLED in class_weight:
+        raise ValueError(
+            "class_weight names -1, the mark of unlabelled rows, which keep their "
+            "weights. Give them others by sample_weight."
+        )
     unknown = [label for label in class_weight if label not in labels]
     unnamed = [label for label in labels if label not in class_weight]
     if unknown and unnamed:

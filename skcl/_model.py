@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from skcl._blocks import BLOCK
-from skcl._columns import Columns
+from skcl._preprocessing import Preprocessor
 from skcl._table import Rows
 from skcl._torch import (
     isolated_global_rng,
@@ -68,7 +69,7 @@ class Model:
 
     Parameters
     ----------
-    columns : Columns
+    columns : Preprocessor
         Learned on the training rows.
     architecture : Architecture
         How the network is built.
@@ -80,22 +81,26 @@ class Model:
         Where the network is.
     generator : Generator
         Source of the initial weights.
+    parameters : dict
+        Those of the encoder that have shaped the model.
     """
 
     def __init__(
         self,
-        columns: Columns,
+        columns: Preprocessor,
         architecture: Architecture,
         augmentation: Augmentation,
         n_views: int,
         device: torch.device,
         generator: Generator,
+        parameters: dict[str, Any],
     ):
         self.columns = columns
         self.architecture = architecture
         self.augmentation = augmentation
         self.n_views = n_views
         self.device = device
+        self.parameters = parameters
         self.network = self._build(generator)
 
     def transform(self, rows: Rows, passthrough: bool) -> np.ndarray:

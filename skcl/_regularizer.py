@@ -32,7 +32,7 @@ from skcl._kmeans import (
 )
 from skcl._table import check_table, forget_fit
 from skcl._torch import resolve_device, to_numpy, to_tensor
-from skcl._weights import weigh
+from skcl._weights import check_sample_weight, given_weights
 from skcl.clustering import (
     entropic_relaxation,
     refine,
@@ -285,8 +285,8 @@ class RelaxedKMeansRegularizer(
         forget_fit(self)
         device = resolve_device(self.device)
         X = check_table(self, X, reset=True).astype(np.float64, copy=False)
-        rows, weight = weigh(sample_weight, len(X))
-        given = _as_given(sample_weight, len(X), rows)
+        rows, weight = check_sample_weight(sample_weight, len(X))
+        given = given_weights(sample_weight, len(X), rows)
         counted = X[rows]
         if len(counted) < self.n_clusters:
             raise ValueError(
@@ -424,8 +424,8 @@ class RelaxedKMeansRegularizer(
             is negative.
         """
         squared = self._squared_distances(X)
-        rows, _ = weigh(sample_weight, len(squared))
-        given = _as_given(sample_weight, len(squared), rows)
+        rows, _ = check_sample_weight(sample_weight, len(squared))
+        given = given_weights(sample_weight, len(squared), rows)
         return -objective(squared[rows], 0, given)
 
     def _seeds(
@@ -505,10 +505,3 @@ class RelaxedKMeansRegularizer(
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _as_given(sample_weight, n: int, rows: slice | np.ndarray) -> np.ndarray | None:
-    """Return the weights of the rows that count, not normalized: KMeans' inertia."""
-    if sample_weight is None:
-        return None
-    return np.broadcast_to(np.asarray(sample_weight, dtype=np.float64), n)[rows]

@@ -34,10 +34,10 @@ def balanced_order(codes: Tensor, generator: Generator) -> Tensor:
     groups = codes.argsort(stable=True).split(sizes.tolist())
     n_classes = int((present >= 0).sum())
     share, rest = divmod(int((codes >= 0).sum()), max(n_classes, 1))
-    luck = torch.randperm(n_classes, **options).tolist()  # who has one row more
+    ranks = torch.randperm(n_classes, **options).tolist()  # the first have one more
     drawn, position = [], []
     for label, rows in zip(present.tolist(), groups, strict=True):
-        m = len(rows) if label < 0 else share + (luck.pop() < rest)
+        m = len(rows) if label < 0 else share + (ranks.pop() < rest)
         rounds = [torch.randperm(len(rows), **options) for _ in range(0, m, len(rows))]
         drawn.append(rows[torch.cat(rounds)[:m]])
         first = torch.rand(1, **options)

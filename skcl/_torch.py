@@ -38,17 +38,16 @@ def make_generator(seed: int, device: torch.device) -> Generator:
     return Generator(device=device).manual_seed(seed)
 
 
-def generator_to_numpy(generator: Generator) -> np.ndarray:
-    """Return the state of a generator."""
-    return to_numpy(generator.get_state())
+def generator_to_numpy(generator: Generator) -> tuple[int, np.ndarray]:
+    """Return the seed and the state of a generator."""
+    return generator.initial_seed(), to_numpy(generator.get_state())
 
 
-def load_generator(generator: Generator, state: np.ndarray) -> None:
-    """Go on where a generator stood; one of another kind of device is seeded by it."""
-    try:
+def load_generator(generator: Generator, seed: int, state: np.ndarray) -> None:
+    """Go on where a generator stood; one of another kind of device begins anew."""
+    generator.manual_seed(seed)
+    if state.shape == tuple(generator.get_state().shape):
         generator.set_state(torch.tensor(state))
-    except RuntimeError:
-        generator.manual_seed(int.from_bytes(state[:7].tobytes(), "little"))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 from tqdm import tqdm
 
 from skcl._blocks import mean
-from skcl._sampling import balanced_order, uniform_order
+from skcl._sampling import uniform_order
 from skcl._torch import (
     generator_to_numpy,
     load_generator,
@@ -38,7 +39,7 @@ class Batch:
 
     x: Tensor  # (n, n_features), or views (n, V, n_features)
     y: Tensor | None = None  # (n,) classes, where the loss uses them
-    weight: Tensor | None = None  # (n,), of mean 1 over all rows; None if equal
+    weight: Tensor | None = None  # (n,); None if equal
 
     def __len__(self):
         return len(self.x)
@@ -48,7 +49,7 @@ class Batch:
         return Batch(self.x[rows], y, weight)
 
     def share(self) -> Tensor:
-        """Return what the rows weigh on the mean: a batch counts by it."""
+        """Return the mean weight, by which a batch counts among batches of its size."""
         return self.x.new_ones(()) if self.weight is None else mean(self.weight)
 
     def weighted(self) -> dict[str, Tensor]:
@@ -97,7 +98,7 @@ class Stopping:
     n_iter_no_change: int
     tol: float
     best_score: float = -math.inf
-    best: tuple[dict, dict] | None = None
+    best: list[dict] | None = None
     n_without_gain: int = 0
 
     def observe(self, score: float, *learned: nn.Module | Optimizer) -> bool:
@@ -106,13 +107,14 @@ class Stopping:
         self.n_without_gain = 0 if gained else self.n_without_gain + 1
         if score > self.best_score:
             self.best_score = score
-            self.best = deepcopy([part.state_dict() for part in learned])
+            self.best = [deepcopy(part.state_dict()) for part in learned]
         return self.n_without_gain >= self.n_iter_no_change
 
     def restore(self, *learned: nn.Module | Optimizer) -> None:
         """Put the best back, if there is one."""
-        for part, state in zip(learned, self.best or [], strict=False):
-            part.load_state_dict(state)
+        if self.best is not None:
+            for part, state in zip(learned, self.best, strict=True):
+                part.load_state_dict(state)
 
 
 @dataclass
@@ -149,7 +151,7 @@ class Progress:
     history: History = field(default_factory=History)
     share: float = 0.0  # of max_iter, by which the regularizer sets in
     optimizer: dict[int, dict[str, np.ndarray]] | None = None
-    generators: list[np.ndarray] = field(default_factory=list)
+    generators: list[tuple[int, np.ndarray]] = field(default_factory=list)
 
 
 class Trainer:
@@ -194,7 +196,7 @@ class Trainer:
         for generator, state in zip(
             self._generators(), progress.generators, strict=True
         ):
-            load_generator(generator, state)
+            load_generator(generator, *state)
 
     def fit(
         self,
@@ -202,32 +204,30 @@ class Trainer:
         *,
         n_epochs: int,
         max_iter: int,
-        strata: Tensor | None = None,
+        order: Callable[[Generator], Tensor] | None = None,
         stopping: Stopping | None = None,
         verbose: bool = False,
     ) -> Progress:
         """Run up to n_epochs; with `stopping`, put the best weights back.
 
         The regularizer sets in at a share of max_iter epochs, counted over all fits,
-        and never steps back. Where strata (n,) are given, an epoch visits them equally
-        often.
+        and never steps back. `order` draws the rows of an epoch; None is each once.
         """
         progress, history = self.progress, self.progress.history
+        order = order or partial(uniform_order, len(rows))
         means = None
         if self.objective.regularizer is not None:
             means = self._positive_means(rows.x)
+        if stopping is not None and history.contrastive:
+            self._observe_beginning(stopping, rows, means)
         # A bar that is not shown would still start a thread.
         epochs = tqdm(range(n_epochs), desc="epochs") if verbose else range(n_epochs)
         for _ in epochs:
             done = (len(history.contrastive) + 1) / max_iter
             progress.share = max(progress.share, done)
             weight = self.objective.weight_at(progress.share)
-            state = None
-            if means is not None:
-                state = self.objective.start(
-                    means.clone(), self.regularizer_generator, rows
-                )
-            parts, shares = self._epoch(rows, strata, state, weight, means)
+            state = self._start(means, rows)
+            parts, shares = self._epoch(rows, order, state, weight, means)
             history.append(parts, shares, weight)
             if verbose:
                 epochs.set_postfix(history.latest())
@@ -235,9 +235,8 @@ class Trainer:
                 score = self._validation_score(stopping.views, state, weight)
                 history.validation_scores.append(score)
                 # While the weight rises, the objective's values do not compare.
-                if weight == self.objective.weight and stopping.observe(
-                    score, self.network, self.optimizer
-                ):
+                settled = weight == self.objective.weight
+                if settled and stopping.observe(score, self.network, self.optimizer):
                     break
         if stopping is not None:
             stopping.restore(self.network, self.optimizer)
@@ -246,22 +245,34 @@ class Trainer:
         progress.generators = [generator_to_numpy(g) for g in self._generators()]
         return progress
 
+    def _observe_beginning(
+        self, stopping: Stopping, rows: Batch, means: Tensor | None
+    ) -> None:
+        """Let early stopping return to the weights that training goes on from."""
+        weight = self.objective.weight_at(self.progress.share)
+        if weight == self.objective.weight:
+            state = self._start(means, rows)
+            score = self._validation_score(stopping.views, state, weight)
+            stopping.observe(score, self.network, self.optimizer)
+
+    def _start(self, means: Tensor | None, rows: Batch) -> Any:
+        """Return what the penalty is measured from, if there is one."""
+        if means is None:
+            return None
+        return self.objective.start(means.clone(), self.regularizer_generator, rows)
+
     def _epoch(
         self,
         rows: Batch,
-        strata: Tensor | None,
+        order: Callable[[Generator], Tensor],
         state: Any,
         weight: float,
         means: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Visit the rows; return each batch's loss parts (n_batches, 2) and share."""
         self.network.train()
-        if strata is None:
-            order = uniform_order(len(rows), self.generator)
-        else:
-            order = balanced_order(strata, self.generator)
         # Even batches: no small rest is left, whose rows would have few negatives.
-        batches = order.tensor_split(-(-len(rows) // self.batch_size))
+        batches = order(self.generator).tensor_split(-(-len(rows) // self.batch_size))
         parts = rows.x.new_empty(len(batches), 2)
         shares = rows.x.new_empty(len(batches))
         for i, index in enumerate(batches):

@@ -1,26 +1,28 @@
 """The weights of rows: which rows count, and how much."""
 
-from numbers import Number
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_array
 
 # Weights reach the network in float32, where smaller ones would be lost.
 SMALLEST = 1e-30
 
 
-def weigh(sample_weight: Any, n: int) -> tuple[slice | np.ndarray, np.ndarray | None]:
+def check_sample_weight(
+    sample_weight: Any, n: int, name: str = "sample_weight"
+) -> tuple[slice | np.ndarray, np.ndarray | None]:
     """Return the rows that count, and their weights.
 
     A row of weight 0 counts as absent, and equal weights are no weights.
 
     Parameters
     ----------
-    sample_weight : array-like of shape (n,) or None
-        Weights, not negative.
+    sample_weight : array-like of shape (n,), float or None
+        Weights, not negative; a single number is that of all rows.
     n : int
         Number of rows.
+    name : str, default="sample_weight"
+        What messages call them.
 
     Returns
     -------
@@ -37,38 +39,47 @@ def weigh(sample_weight: Any, n: int) -> tuple[slice | np.ndarray, np.ndarray | 
     """
     if sample_weight is None:
         return slice(None), None
-    if isinstance(sample_weight, Number):
-        sample_weight = np.full(n, sample_weight)
-    weight = check_array(
-        sample_weight,
-        ensure_2d=False,
-        dtype=np.float64,
-        copy=True,
-        input_name="sample_weight",
-    )
-    if weight.shape != (n,):
+    weight = _as_array(sample_weight, n)
+    refused = ~((weight >= 0) & (weight < np.inf))
+    if refused.any():
+        row = int(np.argmax(refused))
         raise ValueError(
-            f"sample_weight is of shape {weight.shape}; ({n},), one a row, is allowed."
-        )
-    if (weight < 0).any():
-        row = int(np.argmax(weight < 0))
-        raise ValueError(
-            f"sample_weight[{row}] is {weight[row]}: Negative values in data passed to "
-            "`sample_weight`; 0 and above are allowed."
+            f"{name}[{row}] is {weight[row]}: finite numbers from 0 on are allowed."
         )
     rows = np.flatnonzero(weight)
     if not len(rows):
-        raise ValueError("sample_weight is zero for all rows; one above 0 is needed.")
-    lost = np.flatnonzero((weight > 0) & (weight < SMALLEST * weight.max()))
+        raise ValueError(f"{name} is zero for all rows: one above 0 is needed.")
+    relative = weight / weight.max()
+    lost = np.flatnonzero((weight > 0) & (relative < SMALLEST))
     if len(lost):
         raise ValueError(
-            f"sample_weight[{lost[0]}] is {weight[lost[0]]}, which vanishes beside the "
+            f"{name}[{lost[0]}] is {weight[lost[0]]}, which vanishes beside the "
             f"largest, {weight.max()}: at least {SMALLEST} of it is allowed, or 0 for "
             "a row to be left out."
         )
-    weight = weight[rows]
+    relative = relative[rows]
     rows = slice(None) if len(rows) == n else rows
-    if (weight == weight[0]).all():
+    if (relative == 1).all():
         return rows, None
-    weight /= weight.max()
-    return rows, weight / weight.mean()
+    return rows, relative / relative.mean()
+
+
+def given_weights(
+    sample_weight: Any, n: int, rows: slice | np.ndarray
+) -> np.ndarray | None:
+    """Return the weights of some rows as they were given; None for none."""
+    return None if sample_weight is None else _as_array(sample_weight, n)[rows]
+
+
+def _as_array(sample_weight: Any, n: int) -> np.ndarray:
+    try:
+        weight = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"sample_weight must hold numbers: {error}.") from error
+    if weight.ndim == 0:
+        weight = np.full(n, weight)
+    if weight.shape != (n,):
+        raise ValueError(
+            f"sample_weight is of shape {weight.shape}: ({n},), one a row, is allowed."
+        )
+    return weight

@@ -10,6 +10,9 @@ from torch.nn.utils import skip_init
 
 from skcl._blocks import BLOCK, apply_in_blocks, product
 
+# Codes of a category: two that all columns have, and then one for each category.
+MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
+
 # Of a category's vector. Fewer categories have a dimension each.
 MAX_CATEGORY_WIDTH = 32
 
@@ -18,16 +21,16 @@ class ColumnEmbedding(nn.Module):
     """What the backbone sees of the rows x (n, d): numbers, and nothing missing.
 
     First the numbers, 0 for a missing one; then an indicator of missing values for
-    each of the columns `indicated`; then each category's learned vector. The vectors
-    of a column begin as one-hot; of more than `MAX_CATEGORY_WIDTH` categories, as
-    random unit vectors of that width. The first two codes, for missing and for unseen
-    categories, begin at 0, and stay there unless training rows have them.
+    each of the columns `missing_indicator`; then each category's learned vector. The
+    vectors of a column begin as one-hot; of more than `MAX_CATEGORY_WIDTH` categories,
+    as random unit vectors of that width. Those of `MISSING` and `UNSEEN` begin at 0,
+    and stay there unless training rows have these codes.
 
     Parameters
     ----------
     n_codes : sequence of int
         Number of codes of each column of x; 0 for numbers.
-    indicated : sequence of int
+    missing_indicator : sequence of int
         The columns of numbers whose missing values are indicated.
     generator : Generator or None
         Source of random vectors. None leaves all to be loaded.
@@ -36,13 +39,13 @@ class ColumnEmbedding(nn.Module):
     def __init__(
         self,
         n_codes: Sequence[int],
-        indicated: Sequence[int],
+        missing_indicator: Sequence[int],
         generator: Generator | None,
     ):
         super().__init__()
         self.numeric = [j for j, n in enumerate(n_codes) if n == 0]
         self.categorical = [j for j, n in enumerate(n_codes) if n > 0]
-        self.indicated = list(indicated)
+        self.missing_indicator = list(missing_indicator)
         self.vectors = nn.ParameterList(
             _category_vectors(n, generator) for n in n_codes if n > 0
         )
@@ -51,28 +54,28 @@ class ColumnEmbedding(nn.Module):
     def n_outputs(self) -> int:
         """Width of what the backbone sees."""
         widths = [vectors.shape[1] for vectors in self.vectors]
-        return len(self.numeric) + len(self.indicated) + sum(widths)
+        return len(self.numeric) + len(self.missing_indicator) + sum(widths)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, n_outputs)."""
         numbers = x[:, self.numeric] if self.categorical else x
         parts = [torch.where(numbers.isnan(), 0.0, numbers)]
-        if self.indicated:
-            parts.append(x[:, self.indicated].isnan().to(x.dtype))
+        if self.missing_indicator:
+            parts.append(x[:, self.missing_indicator].isnan().to(x.dtype))
         for j, vectors in zip(self.categorical, self.vectors, strict=True):
             parts.append(nn.functional.embedding(x[:, j].long(), vectors))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _category_vectors(n_codes: int, generator: Generator | None) -> nn.Parameter:
-    n_categories = n_codes - 2
+    n_categories = n_codes - FIRST_CATEGORY
     width = min(max(n_categories, 1), MAX_CATEGORY_WIDTH)
     vectors = torch.zeros(n_codes, width)
     if generator is not None:
         own = torch.eye(n_categories, width)
         if n_categories > width:
             own = torch.randn(n_categories, width, generator=generator)
-        vectors[2:] = nn.functional.normalize(own)
+        vectors[FIRST_CATEGORY:] = nn.functional.normalize(own)
     return nn.Parameter(vectors)
 
 
@@ -117,7 +120,7 @@ class Architecture:
     ----------
     n_codes : sequence of int
         Number of codes of each column of the input; 0 for numbers.
-    indicated : sequence of int
+    missing_indicator : sequence of int
         The columns of numbers whose missing values are indicated.
     n_components : int
         Width of the embedding.
@@ -130,7 +133,7 @@ class Architecture:
     """
 
     n_codes: Sequence[int]
-    indicated: Sequence[int]
+    missing_indicator: Sequence[int]
     n_components: int
     projection_dim: int
     hidden_layer_sizes: Sequence[int]
@@ -138,7 +141,7 @@ class Architecture:
 
     def build(self, generator: Generator | None) -> ContrastiveNetwork:
         """Build the network; a generator of None leaves weights to be loaded."""
-        columns = ColumnEmbedding(self.n_codes, self.indicated, generator)
+        columns = ColumnEmbedding(self.n_codes, self.missing_indicator, generator)
         if callable(self.backbone):
             backbone = self.backbone(columns.n_outputs, self.n_components)
             if not isinstance(backbone, nn.Module):

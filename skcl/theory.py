@@ -25,13 +25,15 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import logsumexp
 
+from skcl._weights import check_sample_weight
+
 LOSSES = ("infonce", "supcon", "spectral", "logistic")
 
 # Entries of one block of the matrix of all pairs: 32 MiB in float64.
 _BLOCK_SIZE = 2**22
 
 
-def class_centers(means, y, n_classes=None, sample_weight=None):
+def class_centers(means, y, n_classes=None, *, sample_weight=None):
     """Return the mean of each class, c_k = Σ_{i in k} w_i m_i / Σ_{i in k} w_i.
 
     Parameters
@@ -104,7 +106,7 @@ def internal_discrepancy(means, centers, y):
     return np.linalg.norm(means - np.asarray(centers)[_check_codes(y)], axis=1)
 
 
-def relative_discrepancy(means, centers, y, rounding=2.0**-23, sample_weight=None):
+def relative_discrepancy(means, centers, y, rounding=2.0**-23, *, sample_weight=None):
     """Return the squared discrepancy as a share of the variance of the means.
 
     Δ₂² / mean_i ‖m_i - m̄‖², m̄ the mean of the m_i, all means weighted. With
@@ -153,7 +155,7 @@ def relative_discrepancy(means, centers, y, rounding=2.0**-23, sample_weight=Non
     return float(np.average(squared, weights=weight) / variance)
 
 
-def contrastive_loss(views, temperature, loss="infonce", y=None, sample_weight=None):
+def contrastive_loss(views, temperature, loss="infonce", y=None, *, sample_weight=None):
     """Return the contrastive loss over all rows, exactly, with the log of the mean.
 
     Parameters
@@ -359,24 +361,11 @@ def _rows_of_weight(sample_weight, *arrays):
     """Return the weights, of mean 1, and the arrays, without the rows of weight 0."""
     if sample_weight is None:
         return None, *arrays
-    weight, n = np.asarray(sample_weight, dtype=np.float64), len(arrays[0])
-    if weight.shape != (n,):
-        raise ValueError(f"sample_weight has shape {weight.shape}: {(n,)} is needed.")
-    refused = ~((weight >= 0) & (weight < np.inf))
-    if refused.any():
-        row = int(np.argmax(refused))
-        raise ValueError(
-            f"sample_weight[{row}] is {weight[row]}: allowed are 0 and above, finite."
-        )
-    if not weight.any():
-        raise ValueError("sample_weight is zero for all rows; one above 0 is needed.")
-    weight = weight / weight.max()
-    rows = weight > 0
-    weight = weight[rows]
-    return weight / weight.mean(), *(_take(array, rows) for array in arrays)
+    rows, weight = check_sample_weight(sample_weight, len(arrays[0]))
+    return weight, *(_take(array, rows) for array in arrays)
 
 
-def _take(array, rows: np.ndarray) -> np.ndarray | None:
+def _take(array, rows: slice | np.ndarray) -> np.ndarray | None:
     return None if array is None else np.asarray(array)[rows]
 
 

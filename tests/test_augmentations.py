@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from skcl._columns import marginal_table
+from skcl._preprocessing import marginal_table
 from skcl.augmentations import draw_views, draw_views_by_row, noise, swap
 
 

@@ -12,11 +12,11 @@ PACKAGE = Path(skcl.__file__).parent
 
 # From the ground up. A file imports from lower floors only, never from its own.
 FLOORS = [
-    {"_blocks"},
+    {"_blocks", "_weights"},
     {"losses", "clustering", "augmentations", "networks", "theory", "datasets"},
     {"_torch"},
-    {"_kmeans", "_labels", "_sampling", "_table", "_weights"},
-    {"_columns", "_training"},
+    {"_kmeans", "_labels", "_sampling", "_table"},
+    {"_preprocessing", "_training"},
     {"_callables", "_model"},
     {"_encoder", "_regularizer", "_discrepancy"},
     {"__init__"},
@@ -37,14 +37,14 @@ TOOLS = {
     "datasets": {"numpy", "pandas", "sklearn"},
     "_torch": {"numpy", "torch"},
     "_callables": {"torch"},
-    "_columns": {"numpy", "pandas", "sklearn"},
+    "_preprocessing": {"numpy", "pandas", "sklearn"},
     "_kmeans": {"numpy", "scipy", "sklearn", "torch"},
     "_labels": {"numpy", "pandas", "sklearn"},
-    "_model": {"numpy", "sklearn", "torch"},
+    "_model": {"numpy", "torch"},
     "_sampling": {"torch"},
     "_table": {"numpy", "pandas", "sklearn"},
     "_training": {"numpy", "torch", "tqdm"},
-    "_weights": {"numpy", "sklearn"},
+    "_weights": {"numpy"},
 }
 
 

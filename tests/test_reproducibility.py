@@ -194,3 +194,35 @@ def test_two_jobs_share_the_cores():
     ).stdout
     for before, after in ast.literal_eval(printed.decode()):
         assert before == after <= max(os.cpu_count() // 2, 1)
+
+
+WEIGHTED = """
+import hashlib
+import numpy as np
+from skcl import ContrastiveEncoder
+
+rng = np.random.RandomState(0)
+half = rng.choice([-1.0, 0.0, 1.0], size=(20_000, 30))
+X, weight = np.vstack([half, -half]), np.tile(rng.exponential(size=20_000), 2)
+encoder = ContrastiveEncoder(
+    max_iter=1, batch_size=500, hidden_layer_sizes=(), random_state=0
+)
+encoder.fit(X, sample_weight=weight)
+print(hashlib.sha256(encoder.embed_views(X[:500]).tobytes()).hexdigest())
+"""
+
+
+def test_weights_give_the_same_bits_at_any_thread_count_of_the_blas():
+    """Views are seeded by the bytes of standardized rows, which must not differ."""
+    found = set()
+    for n_threads in ("1", "2", "4"):
+        threads = {"OPENBLAS_NUM_THREADS": n_threads, "OMP_NUM_THREADS": n_threads}
+        run = subprocess.run(
+            [sys.executable, "-c", WEIGHTED],
+            env={**os.environ, **threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(run.stdout)
+    assert len(found) == 1

@@ -16,9 +16,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from skrub import TableVectorizer
 
 from skcl import ContrastiveEncoder
-from skcl._columns import Columns
+from skcl._preprocessing import Preprocessor
 from skcl._table import Rows
-from skcl.augmentations import swap
+from skcl.networks import ColumnEmbedding
 
 N = 120
 
@@ -115,7 +115,6 @@ def test_without_categorical_features_strings_are_refused(mixed, make_encoder):
 def test_unseen_categories_are_all_the_same(mixed, make_encoder):
     encoder = make_encoder().fit(mixed)
     tables = [mixed.assign(job=job) for job in ("pilot", "poet", "Clerk")]
-    tables.append(mixed.assign(job=7))
     expected, *others = [encoder.transform(X) for X in tables]
     assert np.isfinite(expected).all()
     for Z in others:
@@ -139,6 +138,15 @@ def test_every_kind_of_missing_value_is_one(missing, mixed, make_encoder):
     X.loc[X["job"].isna(), "job"] = missing
     X.loc[X["age"].isna(), "age"] = missing
     np.testing.assert_array_equal(encoder.transform(X), encoder.transform(mixed))
+
+
+def test_the_views_of_a_row_do_not_depend_on_the_bits_of_nan(rows, make_encoder):
+    rows[::4, 2] = np.nan
+    encoder = make_encoder().fit(rows)
+    negative = np.where(np.isnan(rows), -np.nan, rows)
+    assert np.signbit(negative[0, 2])
+    expected = encoder.embed_views(rows)
+    np.testing.assert_array_equal(encoder.embed_views(negative), expected)
 
 
 def test_a_missing_number_is_the_mean_and_an_indicator(rows, make_encoder):
@@ -169,11 +177,11 @@ def test_the_block_is_what_sklearns_transformers_give():
     numbers[::5, 0] = np.nan
     categories = np.column_stack([draw(["b", "a"]), draw(["u", np.nan, "v"])])
     rows, names = Rows(numbers, categories), ["c", "n", "d", "m"]
-    columns = Columns(rows, None, [0, 2], names)
+    columns = Preprocessor(rows, None, [0, 2], names)
     x = columns.encode(rows)
     scaled = StandardScaler().fit_transform(numbers)
     np.testing.assert_allclose(x[:, [1, 3]], scaled, rtol=1e-5, atol=1e-6)
-    assert columns.indicated == (1,)
+    assert columns.missing_indicator == (1,)
     np.testing.assert_array_equal(x[:, 0], 2 + (categories[:, 0] == "b"))
     imputed = make_pipeline(StandardScaler(), SimpleImputer(add_indicator=True))
     one_hot = OneHotEncoder(sparse_output=False)
@@ -204,27 +212,35 @@ def test_passthrough_names_and_columns_agree(mixed, make_encoder):
 
 
 def test_a_view_has_whole_categories_of_the_column(mixed, make_encoder):
-    """Each value is the row's own or one of the column: no mixture of two."""
+    """The backbone sees no mixture of two, and no number beside its indicator."""
     seen = []
 
-    def spy(x, generator):
-        view = swap(x, generator, rate=0.3, marginals=x_all)
-        seen.append((x, view))
-        return view
+    class Spy(torch.nn.Linear):
+        def forward(self, x):
+            seen.append(x.detach().clone())
+            return super().forward(x)
 
-    model = make_encoder(max_iter=1).fit(mixed)._model_
-    encoder = make_encoder()
-    x_all = torch.tensor(model.augmentation.marginals)
-    codes = [sorted(set(x_all[:, j].tolist())) for j in (1, 3)]
-    assert codes == [[0, 2, 3, 4], [2, 3]]
-    encoder.set_params(augmentation=spy).fit(mixed)
-    for x, view in seen:
-        kept = (view == x) | (view.isnan() & x.isnan())
-        assert kept[:, 0].float().mean() > 0.5 or len(x) < 30
-        assert torch.isin(view[:, 1], torch.tensor(codes[0])).all()
-        assert torch.isin(view[:, 3], torch.tensor(codes[1])).all()
-    swapped = torch.cat([view[:, 0].isnan() & ~x[:, 0].isnan() for x, view in seen])
-    assert swapped.any()  # a missing value is drawn like any other
+    encoder = make_encoder(backbone=Spy, learning_rate=1e-12, weight_decay=0.0)
+    encoder.fit(mixed)
+    x = torch.cat(seen)
+    age, missing, job, grade = x[:, 0], x[:, 3], x[:, 4:7], x[:, 7:9]
+    assert set(missing.tolist()) == {0, 1}
+    assert torch.equal(age == 0, missing == 1)
+    for vectors, may_miss in ((job, True), (grade, False)):
+        assert torch.isin(vectors.round(decimals=4), torch.tensor([0.0, 1.0])).all()
+        total = vectors.sum(dim=1).round().unique().tolist()
+        assert total == ([0, 1] if may_miss else [1])
+
+
+def test_vectors_of_categories_begin_as_one_hot_or_random():
+    few, many = ColumnEmbedding([5, 102], [], torch.Generator()).vectors
+    expected = torch.cat([torch.zeros(2, 3), torch.eye(3)])
+    torch.testing.assert_close(few.detach(), expected)
+    assert many.shape == (102, 32)
+    assert not many[:2].any()
+    torch.testing.assert_close(many[2:].norm(dim=1), torch.ones(100))
+    cosine = many[2:] @ many[2:].T - torch.eye(100)
+    assert cosine.abs().max() < 0.8
 
 
 def test_noise_leaves_categories(mixed, make_encoder):
@@ -277,11 +293,75 @@ def test_categories_are_learned(make_encoder):
 def test_the_categories_of_fit_are_fixed(mixed, make_encoder):
     """A number at fit is no category later, and a category takes anything later."""
     encoder = make_encoder().fit(mixed)
-    with pytest.raises(ValueError, match=r"'age' holds string .* So it did"):
+    with pytest.raises(ValueError, match=r"'age' holds string .* In fit it"):
         encoder.transform(mixed.assign(age="old"))
     with pytest.raises(TypeError, match=r"Column 'job', row 0: \['clerk'\]"):
         encoder.transform(mixed.assign(job=[["clerk"]] * N))
-    assert np.isfinite(encoder.transform(mixed.assign(job=pd.Timestamp("2020")))).all()
+    with pytest.raises(ValueError, match=r"'job' holds 7 and the like, .* strings"):
+        encoder.transform(mixed.assign(job=7))
+    some = mixed.assign(job=draw(["clerk", 7]))
+    assert np.isfinite(encoder.transform(some)).all()
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        None,
+        np.nan,
+        pd.Categorical([None] * N),
+        pd.array([None] * N, dtype="string"),
+        pd.array([None] * N, dtype=pd.ArrowDtype(pa.null())),
+        pd.array([pd.NaT] * N),
+    ],
+)
+def test_a_column_without_a_value_is_missing_for_good(empty, mixed, make_encoder):
+    """As a rare column is in a fold, whatever the reader made of it."""
+    encoder = make_encoder().fit(mixed.assign(rare=empty))
+    expected = encoder.transform(mixed.assign(rare=empty))
+    for value in ("some", 3.5, pd.Timestamp("2020"), None):
+        Z = encoder.transform(mixed.assign(rare=value))
+        np.testing.assert_array_equal(Z, expected)
+    encoder.set_params(categorical_features=["job", "grade", "rare"])
+    assert np.isfinite(encoder.fit_transform(mixed.assign(rare=empty))).all()
+    # And a column of numbers or categories may be all missing later.
+    encoder = make_encoder().fit(mixed)
+    for name in ("age", "job", "grade"):
+        Z = encoder.transform(mixed.assign(**{name: empty}))
+        np.testing.assert_array_equal(
+            Z, encoder.transform(mixed.assign(**{name: None}))
+        )
+
+
+def test_values_read_with_another_type_are_no_unseen_categories(mixed, make_encoder):
+    """A file whose codes have letters, and one whose codes happen to have none."""
+    encoder = make_encoder(categorical_features=["job", "grade", "code"])
+    codes = mixed.assign(code=np.arange(N) % 3)
+    encoder.fit(codes.astype({"code": str}))
+    with pytest.raises(ValueError, match=r"'code' holds 0 .* strings such as '0'"):
+        encoder.transform(codes)
+    encoder.fit(codes)
+    with pytest.raises(ValueError, match=r"'code' holds '0' .* other values such as 0"):
+        encoder.transform(codes.astype({"code": str}))
+    with_missing = codes.astype({"code": float})
+    expected = encoder.transform(with_missing)
+    np.testing.assert_array_equal(encoder.transform(codes), expected)
+
+
+def test_passthrough_names_that_clash_are_refused(mixed, make_encoder):
+    X = mixed.assign(job_cook=1.0)
+    with pytest.raises(ValueError, match="two columns the name 'job_cook'"):
+        make_encoder(passthrough=True).fit(X)
+    encoder = make_encoder().fit(X)
+    with pytest.raises(ValueError, match="two columns the name 'job_cook'"):
+        encoder.set_params(passthrough=True).get_feature_names_out()
+
+
+@pytest.mark.parametrize("values", [[1j, 2j], [("a", 1), ("b", 2)], [1, "b"]])
+def test_what_is_no_category_is_refused_where_listed(values, mixed, make_encoder):
+    encoder = make_encoder(categorical_features=["kind"])
+    kind = pd.Series(values * 60, dtype=object)
+    with pytest.raises(ValueError, match=r"'kind' (holds what is no|mixes types).*row"):
+        encoder.fit(mixed[["age"]].assign(kind=kind))
 
 
 def test_times_and_text_point_to_skrub(mixed, make_encoder):
@@ -305,8 +385,7 @@ def test_after_skrubs_table_vectorizer(mixed, make_encoder):
     assert np.isfinite(pipeline.transform(X)).all()
 
 
-rng = np.random.RandomState(0)
-NUMBER = rng.normal(size=N)
+NUMBER = np.random.RandomState(0).normal(size=N)
 
 # A frame, and what becomes of it: the number of inputs of the backbone, or an error.
 AWKWARD = {
@@ -323,7 +402,7 @@ AWKWARD = {
     ),
     "mixed numbers and strings": (
         pd.DataFrame({"x": NUMBER, "m": draw([1, "one"])}),
-        "Column 'm' mixes strings and numbers",
+        "Column 'm' mixes types: row 0 1, row 1 'one'",
     ),
     "booleans with missing": (
         pd.DataFrame({"x": NUMBER, "b": draw([True, False, None])}),
@@ -342,7 +421,7 @@ AWKWARD = {
         "several columns named 'x'",
     ),
     "a single category": (pd.DataFrame({"x": NUMBER, "s": "only"}), 1 + 1),
-    "more columns than rows": (pd.DataFrame(rng.normal(size=(N, 250))), 250),
+    "more columns than rows": (pd.DataFrame(np.outer(NUMBER, range(250))), 250),
     "three rows": (pd.DataFrame({"x": [1.0, np.nan, 3.0], "s": ["a", None, "b"]}), 4),
     "categories alone": (
         pd.DataFrame({"s": draw(["a", "b"]), "t": draw(list("cd"))}),

@@ -48,13 +48,13 @@ def everything(views, y, t, w=None):
     values = [relative, *centers.ravel()]
     unlabelled = np.where(y == 1, -1, y)
     for loss in ALL:
-        contrastive = theory.contrastive_loss(views, t, loss, y, w)
+        contrastive = theory.contrastive_loss(views, t, loss, y, sample_weight=w)
         values += [
             contrastive,
-            theory.contrastive_loss(views, t, loss, unlabelled, w),
+            theory.contrastive_loss(views, t, loss, unlabelled, sample_weight=w),
             theory.incurred_loss(views, y, t, loss, sample_weight=w),
-            theory.incurred_loss(views, y, t, loss, centers, w),
-            theory.upper_bound(contrastive, discrepancy, t, loss, w),
+            theory.incurred_loss(views, y, t, loss, centers, sample_weight=w),
+            theory.upper_bound(contrastive, discrepancy, t, loss, sample_weight=w),
         ]
     return np.array(values)
 
@@ -83,9 +83,9 @@ def test_bound_holds_on_random_measures(loss, weighted):
         views, y = random_measure(rng)
         w = random_weights(rng, len(y), weighted)
         t = rng.choice([0.1, 0.2, 0.5, 1.0, 2.0])
-        contrastive = theory.contrastive_loss(views, t, loss, y, w)
+        contrastive = theory.contrastive_loss(views, t, loss, y, sample_weight=w)
         discrepancy = theory.internal_discrepancy(*parts(views, y, w))
-        bound = theory.upper_bound(contrastive, discrepancy, t, loss, w)
+        bound = theory.upper_bound(contrastive, discrepancy, t, loss, sample_weight=w)
         incurred = theory.incurred_loss(views, y, t, loss, sample_weight=w)
         assert incurred <= bound + 1e-9
         if loss != "logistic":
@@ -149,7 +149,7 @@ def test_contrastive_loss_equals_the_literal_loop(
         w = random_weights(rng, len(y), weighted)
         of_rows = np.ones(len(y)) if w is None else w
         expected = loop_contrastive(views, 0.4, loss, y, of_rows)
-        value = theory.contrastive_loss(views, 0.4, loss, y, w)
+        value = theory.contrastive_loss(views, 0.4, loss, y, sample_weight=w)
         assert value == pytest.approx(expected, abs=1e-12)
 
 
@@ -197,14 +197,6 @@ def test_an_integer_weight_is_that_many_copies_of_the_row():
         theory.incurred_loss(views, y, 0.3, sample_weight=w)
 
 
-def test_a_weight_that_underflows_beside_the_largest_is_zero():
-    views, _ = fixture()
-    w = np.array([1e308, 1e308, 1e-300])
-    assert theory.contrastive_loss(views, 0.5, sample_weight=w) == pytest.approx(
-        theory.contrastive_loss(views[:2], 0.5)
-    )
-
-
 def test_only_ratios_of_weights_matter():
     rng = np.random.RandomState(5)
     views, y = random_measure(rng)
@@ -229,7 +221,7 @@ def test_a_class_without_weight_has_no_center():
     assert np.isfinite(theory.upper_bound(0.0, discrepancy, 0.5, sample_weight=w))
     for loss in ALL:
         value = theory.incurred_loss(views, y, 0.5, loss, sample_weight=w)
-        given = theory.incurred_loss(views, y, 0.5, loss, centers, w)
+        given = theory.incurred_loss(views, y, 0.5, loss, centers, sample_weight=w)
         assert (
             value
             == given
@@ -247,7 +239,7 @@ def test_a_dominant_weight_leaves_that_row(t):
     alone = views[7:8], np.zeros(1, dtype=int)
     for loss in ALL:
         np.testing.assert_allclose(
-            theory.contrastive_loss(views, t, loss, y, w),
+            theory.contrastive_loss(views, t, loss, y, sample_weight=w),
             theory.contrastive_loss(alone[0], t, loss, alone[1]),
             atol=1e-12,
         )
@@ -274,7 +266,9 @@ def test_batch_losses_tend_to_the_exact_ones(name, weighted):
         tensors = (torch.tensor(views), 0.5, torch.tensor(y))
         of_batch = None if w is None else torch.tensor(w)
         batch = losses.LOSSES[name](*tensors, of_batch).item()
-        gaps.append(abs(batch - theory.contrastive_loss(views, 0.5, name, y, w)))
+        gaps.append(
+            abs(batch - theory.contrastive_loss(views, 0.5, name, y, sample_weight=w))
+        )
     assert gaps[1] < 0.02
     assert gaps[1] < gaps[0] / 5
 
@@ -337,11 +331,11 @@ def test_refused_arguments():
 @pytest.mark.parametrize(
     ("w", "message"),
     [
-        ([1, -0.5, -1], r"sample_weight\[1\] is -0\.5: allowed are 0 and above"),
-        ([1, 2, np.nan], r"sample_weight\[2\] is nan: allowed are 0 and above"),
-        ([np.inf, 2, 1], r"sample_weight\[0\] is inf: allowed are 0 and above"),
-        ([1, 2], r"sample_weight has shape \(2,\): \(3,\) is needed"),
-        ([[1, 2, 3]], r"sample_weight has shape \(1, 3\): \(3,\) is needed"),
+        ([1, -0.5, -1], r"sample_weight\[1\] is -0\.5: finite"),
+        ([1, 2, np.nan], r"sample_weight\[2\] is nan: finite"),
+        ([np.inf, 2, 1], r"sample_weight\[0\] is inf: finite"),
+        ([1, 2], r"sample_weight is of shape \(2,\): \(3,\)"),
+        ([[1, 2, 3]], r"sample_weight is of shape \(1, 3\): \(3,\)"),
         ([0, 0, 0], "sample_weight is zero for all rows"),
     ],
 )

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from torch import nn
 
 from skcl import RelaxedKMeansRegularizer
 from skcl.losses import LOSSES
@@ -71,25 +72,36 @@ def test_without_warm_start_a_fit_begins_anew(rows, make_encoder):
 
 
 @pytest.mark.parametrize("regularizer", [None, RelaxedKMeansRegularizer(3)])
-@pytest.mark.parametrize("early_stopping", [False, True])
-def test_the_loss_does_not_jump_on_resuming(
-    regularizer, early_stopping, rows, make_encoder
-):
+def test_the_loss_does_not_jump_on_resuming(regularizer, imbalanced, make_encoder):
+    X, _ = imbalanced
     encoder = make_encoder(
-        warm_start=True,
-        max_iter=25,
-        n_iter_no_change=4,
-        regularizer=regularizer,
-        early_stopping=early_stopping,
-        batch_size=30,
-    ).fit(rows)
-    n = encoder.n_iter_
-    encoder.set_params(max_iter=40).fit(rows)
-    curve = np.array(encoder.history_["contrastive"])
-    steps = np.abs(np.diff(curve[n // 2 : n]))
-    assert abs(curve[n] - curve[n - 1]) < 3 * steps.max()
-    weights = np.array(encoder.history_["regularizer_weight"])
-    assert (np.diff(weights) >= 0).all()  # the regularizer does not step back
+        warm_start=True, max_iter=30, regularizer=regularizer, regularizer_weight=0.1
+    ).fit(X)
+    encoder.set_params(max_iter=50).fit(X)
+    curve = np.array(encoder.loss_curve_)
+    descent = curve[0] - curve[25:30].mean()
+    assert abs(curve[30:35].mean() - curve[25:30].mean()) < 0.1 * descent
+
+
+def test_the_regularizer_does_not_step_back(rows, make_encoder):
+    encoder = make_encoder(warm_start=True, regularizer=RelaxedKMeansRegularizer(3))
+    full = encoder.fit(rows).history_["regularizer_weight"][-1]
+    encoder.set_params(max_iter=20).fit(rows)
+    assert encoder.history_["regularizer_weight"][5:] == [full] * 20
+
+
+def test_early_stopping_returns_to_the_weights_it_resumed_from(
+    imbalanced, make_encoder
+):
+    """A learning rate that only makes things worse."""
+    X, _ = imbalanced
+    encoder = make_encoder(
+        warm_start=True, early_stopping=True, max_iter=40, random_state=None
+    ).fit(X)
+    Z = encoder.transform(X)
+    encoder.set_params(learning_rate=10.0, max_iter=2).fit(X)
+    assert max(encoder.validation_scores_[-2:]) < max(encoder.validation_scores_[:-2])
+    np.testing.assert_array_equal(encoder.transform(X), Z)
 
 
 def test_early_stopping_resumes_from_the_best_weights(rows, make_encoder):
@@ -121,6 +133,8 @@ def test_training_parameters_act_on_resuming(rows, make_encoder):
         ("augmentation", "noise"),
         ("corruption_rate", 0.5),
         ("n_views", 3),
+        ("backbone", nn.Linear),
+        ("categorical_features", [0]),
     ],
 )
 def test_what_shapes_the_network_cannot_change(name, value, rows, make_encoder):
@@ -131,6 +145,16 @@ def test_what_shapes_the_network_cannot_change(name, value, rows, make_encoder):
     with pytest.raises(ValueError, match=f"{name}=.* differs"):
         encoder.partial_fit(rows)
     np.testing.assert_array_equal(encoder.transform(rows), Z)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("temperature", -1.0), ("batch_size", 0), ("sampling", "odd"), ("loss", None)],
+)
+def test_partial_fit_validates_parameters_each_time(name, value, rows, make_encoder):
+    encoder = make_encoder().partial_fit(rows)
+    with pytest.raises(ValueError, match=f"'{name}' parameter"):
+        encoder.set_params(**{name: value}).partial_fit(rows)
 
 
 def test_a_refused_resumption_loses_nothing(rows, make_encoder):
@@ -174,6 +198,47 @@ def test_classes_can_be_named_before_they_come(rows, make_encoder):
         make_encoder(loss="supcon").partial_fit(
             rows, np.array(["d", "b"] * 60), classes=["a", "b"]
         )
+
+
+def test_classes_may_be_those_of_y(rows, make_encoder):
+    """The idiom np.unique(y), whose -1 is no class."""
+    y = np.resize([0, 1, -1], len(rows))
+    encoder = make_encoder(loss="supcon")
+    encoder.partial_fit(rows, y, classes=np.unique(y))
+    assert encoder.classes_.tolist() == [0, 1]
+    encoder.partial_fit(rows, y, classes=[1, 0])
+    with pytest.raises(ValueError, match=r"classes=\[0, 1, 2\] differ"):
+        encoder.partial_fit(rows, y, classes=[0, 1, 2])
+
+
+def test_a_backbone_of_the_user_trains_on_twice(rows, make_encoder):
+    class Factory:
+        def __call__(self, n_inputs, n_components):
+            return nn.Linear(n_inputs, n_components)
+
+    encoder = make_encoder(warm_start=True, backbone=Factory()).fit(rows)
+    encoder.fit(rows).fit(rows)
+    assert encoder.n_iter_ == 15
+    with pytest.raises(ValueError, match=r"backbone=.* differs"):
+        encoder.set_params(backbone=Factory()).fit(rows)
+
+
+def test_a_fit_after_one_that_failed_begins_anew(rows, labels, make_encoder):
+    encoder = make_encoder(warm_start=True, loss="supcon", regularizer=Broken())
+    for method in (encoder.fit, encoder.partial_fit):
+        with pytest.raises(RuntimeError, match="broken"):
+            method(rows, labels + 5)
+    encoder.set_params(regularizer=None).partial_fit(rows[:, :3], labels)
+    assert encoder.classes_.tolist() == [0, 1]
+    assert encoder.n_features_in_ == 3
+
+
+class Broken:
+    def start(self, means, generator, y=None):
+        raise RuntimeError("broken")
+
+    def penalty(self, means, state, y=None):
+        raise AssertionError
 
 
 def test_what_needs_all_rows_is_refused_in_partial_fit(rows, labels, make_encoder):

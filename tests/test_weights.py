@@ -9,14 +9,15 @@ import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skcl import ContrastiveEncoder, RelaxedKMeansRegularizer
-from skcl._columns import marginal_table
+from skcl import ContrastiveEncoder, DiscrepancyScorer, RelaxedKMeansRegularizer
+from skcl._labels import class_weights
+from skcl._preprocessing import marginal_table
 from skcl._sampling import balanced_order, uniform_order
-from skcl._weights import weigh
+from skcl._weights import check_sample_weight
 from skcl.losses import LOSSES
 
 EVERY_LOSS = pytest.mark.parametrize("loss", LOSSES)
@@ -78,6 +79,22 @@ def test_a_class_or_category_of_weight_zero_is_absent(make_encoder):
         encoder.fit(X, y, (y == "a").astype(float))
 
 
+def test_a_row_of_weight_zero_is_not_even_looked_at(rows, make_encoder):
+    """Neither by the checks of the table, nor by those of the labels."""
+    X = pd.DataFrame(rows).astype(object)
+    X.columns = list("abcd")
+    X["s"] = "u"
+    X.loc[0] = [np.inf, "text", None, 1e200, 3.0]
+    y = np.array([None, *(np.arange(119) % 2)], dtype=object)
+    weight = np.arange(120) > 0
+    encoder = make_encoder(loss="supcon").fit(X, y, weight)
+    Z = encoder.transform(X[1:])
+    score = encoder.score(X, y, weight)
+    encoder.fit(X[1:], y[1:])
+    np.testing.assert_array_equal(encoder.transform(X[1:]), Z)
+    assert encoder.score(X[1:], y[1:]) == score
+
+
 @EVERY_LOSS
 def test_equal_weights_are_none(loss, rows, labels, make_encoder):
     for encoder in make_variants(make_encoder, loss=loss):
@@ -101,23 +118,32 @@ def test_weights_act_and_their_scale_does_not(loss, rows, labels, weight, make_e
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: -w, r"sample_weight\[0\] is -.*Negative"),
-        (lambda w: np.where(w == w[5], np.nan, w), "sample_weight contains NaN"),
-        (lambda w: np.where(w == w[5], np.inf, w), "sample_weight contains inf"),
-        (lambda w: 0 * w, "zero for all rows"),
-        (lambda w: w[:-1], r"sample_weight is of shape \(119,\); \(120,\)"),
+        (lambda w: -w, r"sample_weight\[0\] is -.*finite"),
+        (lambda w: np.where(w == w[5], np.nan, w), r"sample_weight\[5\] is nan"),
+        (lambda w: np.where(w == w[5], np.inf, w), r"sample_weight\[5\] is inf"),
+        (lambda w: 0 * w, "is zero for all rows"),
+        (lambda w: w[:-1], r"sample_weight is of shape \(119,\): \(120,\)"),
         (lambda w: w[:, None], r"sample_weight is of shape \(120, 1\)"),
         (lambda w: np.where(w == w[5], 1e-40, w), r"sample_weight\[5\] is 1e-40"),
-        (lambda w: np.arange(len(w)) == 3, "leaves 1 row"),
+        (lambda w: np.arange(len(w)) == 3, "1 sample"),
+        (lambda w: ["heavy"] * len(w), "sample_weight must hold numbers"),
     ],
 )
 def test_weights_out_of_range(change, message, rows, weight, make_encoder):
     with pytest.raises(ValueError, match=message):
         make_encoder().fit(rows, sample_weight=change(weight))
-    if "leaves" not in message:
+    if message != "1 sample":
         encoder = make_encoder().fit(rows)
         with pytest.raises(ValueError, match=message):
             encoder.score(rows, sample_weight=change(weight))
+
+
+def test_labels_of_another_length_are_refused_beside_weights(rows, make_encoder):
+    encoder = make_encoder(loss="supcon")
+    for y in (np.arange(121) % 2, np.arange(119) % 2):
+        for weight in (None, np.arange(120) % 3):
+            with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+                encoder.fit(rows, y, sample_weight=weight)
 
 
 def test_extreme_weights_train(rows, labels, make_encoder):
@@ -183,8 +209,6 @@ def test_class_weight_multiplies_the_weights_of_labelled_rows(
 
 
 def test_balanced_class_weights_give_classes_the_same_total(rows, labels, weight):
-    from skcl._labels import class_weights
-
     classes = np.array([0, 1])
     for w in (None, weight):
         factor = class_weights("balanced", classes, labels, w)
@@ -213,6 +237,8 @@ def test_balanced_class_weights_of_balanced_classes_are_none(rows, make_encoder)
         ({"sampling": "balanced"}, None, "sampling='balanced' requires y"),
         ({"class_weight": {0: 2.0, 2: 1.0}}, [0, 1], r"class_weight names .*\[2\].*1"),
         ({"class_weight": {0: 0.0}}, [0, 1], r"class_weight\[0\]=0.0"),
+        ({"class_weight": {-1: 9.0, 0: 1, 1: 1}}, [0, 1, -1], "class_weight names -1"),
+        ({"class_weight": {0: 1e-40, 1: 1}}, [0, 1], r"by class_weight\[0\] is"),
         ({"sampling": "balanced"}, [1, -1], "LabelEncoder"),
     ],
 )
@@ -262,24 +288,80 @@ def test_callables_are_given_the_weights_by_keyword(rows, weight, make_encoder):
     assert given[-1] is not None
 
 
-def test_the_batches_losses_add_up_to_that_of_the_rows(rows, weight, make_encoder):
-    """A loss of one term a row: its mean does not depend on the batches."""
+def keep(x, generator):
+    return x.clone()
 
-    def loss(z, temperature, y=None, sample_weight=None):
-        row = torch.linspace(0, 1, z.shape[-1], dtype=z.dtype)
-        value = (z.mean(dim=1) * row).sum(dim=1)
-        w = torch.ones_like(value) if sample_weight is None else sample_weight
-        return (w * value).sum() / w.sum()
 
-    curves = [
-        make_encoder(loss=loss, batch_size=size, learning_rate=1e-12, max_iter=40)
-        .fit(rows, sample_weight=weight**4)
-        .loss_curve_
-        for size in (2, 120)
-    ]
-    small, large = (np.mean(curve) for curve in curves)
-    spread = np.std(curves[1]) / 40**0.5 + np.std(curves[0]) / 40**0.5
-    assert abs(small - large) < 4 * spread
+def first_coordinate(z, temperature, y=None, sample_weight=None):
+    """A loss of one term a row, which are averaged."""
+    value = z[:, 0, 0]
+    w = torch.ones_like(value) if sample_weight is None else sample_weight
+    return (w * value).sum() / w.sum()
+
+
+def test_the_mean_over_batches_is_that_over_rows(rows, weight, make_encoder):
+    weight = weight**4
+    for batch_size in (120, 40, 10, 2):
+        encoder = make_encoder(
+            loss=first_coordinate,
+            augmentation=keep,
+            batch_size=batch_size,
+            learning_rate=1e-12,
+            early_stopping=batch_size != 120,
+            validation_fraction=0.5,
+        ).fit(rows, sample_weight=weight)
+        if batch_size == 120:
+            values = encoder.embed_views(rows)[:, 0, 0]
+            expected = np.average(values, weights=weight)
+            assert encoder.loss_curve_ == pytest.approx([expected] * 5, rel=1e-4)
+            assert encoder.score(rows, None, weight) == pytest.approx(-expected)
+            continue
+        # The held-out rows are those that the other fits hold out too.
+        train, held_out = encoder.loss_curve_[0], encoder.validation_scores_[0]
+        if batch_size == 40:
+            reference = train, held_out
+        assert (train, held_out) == pytest.approx(reference, rel=1e-4)
+
+
+def test_the_gradients_of_batches_add_up_to_that_of_the_rows(
+    rows, weight, make_encoder, monkeypatch
+):
+    class Summed(torch.optim.SGD):
+        total = None
+
+        def step(self):
+            gradient = torch.cat(
+                [
+                    p.grad.flatten()
+                    for group in self.param_groups
+                    for p in group["params"]
+                ]
+            )
+            Summed.total = gradient if Summed.total is None else Summed.total + gradient
+
+    monkeypatch.setattr(torch.optim, "AdamW", lambda *args, **kwargs: Summed(*args))
+    sums = []
+    for batch_size in (120, 10):
+        Summed.total = None
+        make_encoder(
+            loss=first_coordinate, augmentation=keep, batch_size=batch_size, max_iter=1
+        ).fit(rows, sample_weight=weight**4)
+        sums.append(Summed.total * batch_size / 120)
+    torch.testing.assert_close(sums[0], sums[1], rtol=1e-3, atol=1e-6)
+
+
+def test_a_callable_loss_is_given_the_codes_of_fit_in_score(rows, make_encoder):
+    given = []
+
+    def loss(z, temperature, y):
+        given.append(set(y.tolist()))
+        return -(z.mean(dim=1) ** 2).mean() / temperature
+
+    loss.uses_y = True
+    y = np.arange(len(rows)) % 3
+    encoder = make_encoder(loss=loss).fit(rows, y)
+    encoder.score(rows[y > 0], y[y > 0])
+    assert given[-1] == {1, 2}
 
 
 # Sampling
@@ -327,7 +409,7 @@ def test_all_rows_of_a_frequent_class_come_in_time():
 
 
 def test_an_epoch_visits_every_class(imbalanced, make_encoder):
-    """Pain of other samplers: a rare class that whole epochs never see."""
+    """Other samplers leave a rare class out of whole epochs."""
     X, _ = imbalanced
     y = np.zeros(len(X), dtype=int)
     y[[3, 77]] = 1
@@ -382,27 +464,28 @@ def test_weights_reach_the_encoder_through_a_search(imbalanced, make_encoder):
     with sklearn.config_context(enable_metadata_routing=True):
         encoder = make_encoder().set_fit_request(sample_weight=True)
         head = LogisticRegression().set_fit_request(sample_weight=False)
-        head.set_score_request(sample_weight=True)
         search = GridSearchCV(
             make_pipeline(encoder, head),
             {"contrastiveencoder__max_iter": [5]},
+            scoring=DiscrepancyScorer().set_score_request(sample_weight=True),
             cv=2,
             error_score="raise",
         ).fit(X, y, sample_weight=weight)
     np.testing.assert_array_equal(search.best_estimator_[0].transform(X), expected)
-    weight[::2] = 0  # and the folds get their own parts
-    with sklearn.config_context(enable_metadata_routing=True):
-        search.fit(X, y, sample_weight=weight)
-    assert np.isfinite(search.best_score_)
+    # And the folds get their own parts, to fit and to score by.
+    for k, (train, test) in enumerate(StratifiedKFold(2).split(X, y)):
+        encoder = make_encoder().fit(X.iloc[train], sample_weight=weight[train])
+        score = DiscrepancyScorer()(encoder, X.iloc[test], y[test], weight[test])
+        assert search.cv_results_[f"split{k}_test_score"][0] == pytest.approx(score)
 
 
-def test_weigh_leaves_its_argument_alone():
+def test_the_weights_given_are_left_alone():
     weight = np.array([1.0, 0.0, 3.0])
-    rows, normalized = weigh(weight, 3)
+    rows, normalized = check_sample_weight(weight, 3)
     assert rows.tolist() == [0, 2]
     assert normalized.tolist() == [0.5, 1.5]
     assert weight.tolist() == [1.0, 0.0, 3.0]
-    assert weigh(None, 3) == (slice(None), None)
+    assert check_sample_weight(None, 3) == (slice(None), None)
 
 
 def test_default_encoder_takes_integer_and_boolean_weights(rows):

@@ -10,15 +10,16 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from skcl._table import Rows
+from skcl.networks import FIRST_CATEGORY, MISSING, UNSEEN
 
 # Activations' sums of squares must not overflow in float32.
 MAX_DEVIATION = 1e15
 
-# Codes of a category: two that all columns have, and then one for each category.
-MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
+# Quantiles of a column, from which views draw.
+N_QUANTILES = 1000
 
 
-class Columns:
+class Preprocessor:
     """How each column enters the network, learned on the training rows.
 
     The block that it makes of rows, (n, d) and float32, has the table's columns in
@@ -39,8 +40,10 @@ class Columns:
     ----------
     n_codes : tuple of int
         Number of codes of each column; 0 for numbers.
-    indicated : tuple of int
+    missing_indicator : tuple of int
         Positions of the numbers that some training row lacks.
+    empty : list of int
+        Positions of the columns without any value in training.
     """
 
     def __init__(
@@ -50,18 +53,23 @@ class Columns:
         categorical: Sequence[int],
         names: Sequence,
     ):
+        self.names = names
         self.categorical = list(categorical)
         self.numeric = [j for j in range(len(names)) if j not in set(categorical)]
         self.numbers = self.categories = None
-        self.indicated, n_codes = (), np.zeros(len(names), dtype=int)
+        self.missing_indicator, n_codes = (), np.zeros(len(names), dtype=int)
+        self.empty = [
+            self.numeric[k] for k in np.flatnonzero(np.isnan(rows.numbers).all(axis=0))
+        ]
         with config_context(transform_output="default"):
             if self.numeric:
                 names_of_numbers = [names[j] for j in self.numeric]
                 self.numbers = Numbers(rows.numbers, weight, names_of_numbers)
                 lacking = self.numbers.imputer.indicator_.features_
-                self.indicated = tuple(self.numeric[k] for k in lacking)
+                self.missing_indicator = tuple(self.numeric[k] for k in lacking)
             if self.categorical:
-                self.categories = Categories(rows.categories)
+                names_of_categories = [names[j] for j in self.categorical]
+                self.categories = Categories(rows.categories, names_of_categories)
                 n_codes[self.categorical] = self.categories.n_codes
         self.n_codes = tuple(n_codes.tolist())
 
@@ -104,6 +112,20 @@ class Columns:
             parts.append(self.categories.one_hot.get_feature_names_out(names_in))
         return np.concatenate(parts)
 
+    def check_imputed_names(self) -> None:
+        """Raise where two columns of :meth:`impute` would have one name."""
+        check_unique(self.imputed_names([str(name) for name in self.names]))
+
+
+def check_unique(names: np.ndarray) -> None:
+    """Raise where a name occurs twice."""
+    unique, counts = np.unique(names, return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(
+            f"passthrough=True gives two columns the name {unique[counts > 1][0]!r}: "
+            "rename a column."
+        )
+
 
 class Numbers:
     """Standardization in float64, which lets missing values through."""
@@ -126,8 +148,16 @@ class Numbers:
         """
         X = X.astype(np.float64, copy=False)
         with np.errstate(invalid="ignore"):  # of a column without any value
-            center = StandardScaler(with_std=False).fit(X, sample_weight=weight)
-            spread = StandardScaler().fit(center.transform(X), sample_weight=weight)
+            if weight is None:
+                center = StandardScaler(with_std=False).fit(X)
+                spread = StandardScaler().fit(center.transform(X))
+            else:
+                # By StandardScaler itself weights go through a BLAS, whose bits depend
+                # on its threads. It is given two rows of this mean and deviation.
+                mean = _weighted_mean(X, weight)
+                center = StandardScaler(with_std=False).fit([mean, mean])
+                deviation = np.sqrt(_weighted_mean((X - mean) ** 2, weight))
+                spread = StandardScaler().fit([-deviation, deviation])
         span = np.fmax.reduce(X) - np.fmin.reduce(X)
         lost = np.flatnonzero((spread.var_ == 0) & (span > 0))
         if len(lost):
@@ -140,10 +170,7 @@ class Numbers:
         return make_pipeline(center, spread)
 
     def standardize(self, X: np.ndarray, first_row: int) -> np.ndarray:
-        """Return float32; refuse a value too large for the network.
-
-        A column without any value in training has no mean: all of it is missing.
-        """
+        """Return float32; refuse a value too large for the network."""
         with np.errstate(over="ignore"):  # refused below
             scaled = self.scaler.transform(X.astype(np.float64, copy=False))
         far = np.abs(scaled) >= MAX_DEVIATION
@@ -161,7 +188,8 @@ class Numbers:
 class Categories:
     """Codes of categories, and a column for each where a model needs that."""
 
-    def __init__(self, X: np.ndarray):
+    def __init__(self, X: np.ndarray, names: Sequence):
+        self.names = names
         self.ordinal = OrdinalEncoder(
             handle_unknown="use_encoded_value",
             unknown_value=UNSEEN - FIRST_CATEGORY,
@@ -176,25 +204,44 @@ class Categories:
         self.n_codes = [FIRST_CATEGORY + len(c) for c in present]
 
     def encode(self, X: np.ndarray) -> np.ndarray:
-        """Return the codes, from 0 on."""
+        """Return the codes, from 0 on; refuse numbers for strings and the reverse.
+
+        None of them would be seen: a file has been read with other types.
+        """
+        for name, column, categories in zip(
+            self.names, X.T, self.ordinal.categories_, strict=True
+        ):
+            held = "strings" if isinstance(categories[0], str) else "other values"
+            present = column[~pd.isna(column)]
+            if len(present) and all(
+                isinstance(value, str) != (held == "strings") for value in present
+            ):
+                raise ValueError(
+                    f"Column {name!r} holds {present[0]!r} and the like, where fit saw "
+                    f"{held} such as {categories[0]!r}. Convert it to the same type."
+                )
         return FIRST_CATEGORY + self.ordinal.transform(X)
 
 
-def marginal_table(
-    x: np.ndarray, weight: np.ndarray | None = None, n_quantiles: int = 1000
-) -> np.ndarray:
+def _weighted_mean(X: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the mean of each column's values that are not missing, (p,)."""
+    w = np.where(np.isnan(X), 0.0, weight[:, None])
+    return np.where(w > 0, w * X, 0.0).sum(axis=0) / w.sum(axis=0)
+
+
+def marginal_table(x: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
     """Return equally likely values of each column, (q, d): its marginal law.
 
     They are quantiles without interpolation, values of the column, so that a discrete
-    column stays discrete and a missing value is one of them. q = n_quantiles; without
-    weights, n at the most.
+    column stays discrete and a missing value is one of them. q = N_QUANTILES;
+    without weights, n at the most.
     """
     if weight is None:
-        n, q = len(x), min(len(x), n_quantiles)
+        n, q = len(x), min(len(x), N_QUANTILES)
         return np.sort(x, axis=0)[(2 * np.arange(q) + 1) * n // (2 * q)]
     order = np.argsort(x, axis=0)
     level = np.cumsum(weight[order], axis=0)  # (n, d)
-    middle = (np.arange(n_quantiles) + 0.5) / n_quantiles
+    middle = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
     rows = [
         order[np.searchsorted(column, middle * column[-1]), j]
         for j, column in enumerate(level.T)
