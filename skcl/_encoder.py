@@ -396,18 +396,9 @@ class ContrastiveEncoder(
         self._check_combinations()
         device = resolve_device(self.device)
         data = self._check_input(X, y, sample_weight, classes, resumed)
-        n = len(data.rows)
-        if resumed:
-            seeds = self._seeds_
-        else:
-            rng = check_random_state(self.random_state)
-            seeds = Seeds(*(draw_seed(rng) for _ in Seeds._fields))
-        training, held_out = slice(None), ()  # all rows, not copied
-        if self.early_stopping:
-            strata = data.codes if self._loss_uses_y() else None
-            rng = check_random_state(seeds.split)
-            training, held_out = hold_out(n, strata, self.validation_fraction, rng)
-        regularizer = self._check_regularizer(n - len(held_out))
+        seeds = self._seeds_ if resumed else Seeds.draw(self.random_state)
+        training, held_out = self._split(data, seeds.split)
+        regularizer = self._check_regularizer(len(data.rows) - len(held_out))
         if data.loss_weight is not None:
             check_take_weights(self._loss(), regularizer)
 
@@ -425,15 +416,11 @@ class ContrastiveEncoder(
                 trainer.resume(self._progress_)
             if self._has_callables():
                 try_callables(trainer, batch[:64], self.n_components)
-            order = None
-            if self.sampling == "balanced":
-                codes = to_tensor(data.codes[training], device, torch.int64)
-                order = partial(balanced_order, codes)
             progress = trainer.fit(
                 batch[training],
                 n_epochs=n_epochs,
                 max_iter=self.max_iter,
-                order=order,
+                order=self._make_order(data.codes, training, device),
                 stopping=self._make_stopping(model, batch, held_out, seeds.held_out),
                 verbose=bool(self.verbose),
             )
@@ -443,6 +430,14 @@ class ContrastiveEncoder(
         self.regularizer_ = regularizer
         self._set_history(progress.history)
         return self
+
+    def _split(self, data, seed):
+        """Return the rows to train on and those to hold out."""
+        if not self.early_stopping:
+            return slice(None), ()  # all rows, not copied
+        strata = data.codes if self._loss_uses_y() else None
+        rng = check_random_state(seed)
+        return hold_out(len(data.rows), strata, self.validation_fraction, rng)
 
     def _check_input(self, X, y, sample_weight, classes, resumed):
         """Return the rows that count, their labels where used, and their weights."""
@@ -825,6 +820,13 @@ class ContrastiveEncoder(
             regularizer_generator=make_generator(seeds.regularizer, model.device),
         )
 
+    def _make_order(self, codes, training, device):
+        """Return what draws the order of an epoch; None is each row once."""
+        if self.sampling == "uniform":
+            return None
+        codes = to_tensor(codes[training], device, torch.int64)
+        return partial(balanced_order, codes)
+
     def _make_stopping(self, model, batch, held_out, seed):
         if not self.early_stopping:
             return None
@@ -877,6 +879,12 @@ class Seeds(NamedTuple):
     held_out: int
     evaluation: int
     split: int
+
+    @classmethod
+    def draw(cls, random_state) -> "Seeds":
+        """Draw them, as scikit-learn does from a random_state."""
+        rng = check_random_state(random_state)
+        return cls(*(draw_seed(rng) for _ in cls._fields))
 
 
 def _take(values, rows):

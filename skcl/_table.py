@@ -416,7 +416,7 @@ class Column:
         except TypeError as error:
             row = next(row for row, value in enumerate(objects) if not _hashes(value))
             raise TypeError(
-                f"Column {self.name!r}, row {row}: {objects[row]!r} is no category; the "
+                f"Column {self.name!r}, row {row}: {objects[row]!r} is unhashable; the "
                 "argument must be a string, a number or another hashable object."
             ) from error
         return objects
