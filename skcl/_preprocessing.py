@@ -55,7 +55,7 @@ class Preprocessor:
     ):
         self.names = names
         self.categorical = list(categorical)
-        self.numeric = [j for j in range(len(names)) if j not in set(categorical)]
+        self.numeric = sorted(set(range(len(names))) - set(categorical))
         self.numbers = self.categories = None
         self.missing_indicator, n_codes = (), np.zeros(len(names), dtype=int)
         self.empty = [
@@ -211,15 +211,15 @@ class Categories:
         for name, column, categories in zip(
             self.names, X.T, self.ordinal.categories_, strict=True
         ):
-            held = "strings" if isinstance(categories[0], str) else "other values"
-            present = column[~pd.isna(column)]
-            if len(present) and all(
-                isinstance(value, str) != (held == "strings") for value in present
-            ):
-                raise ValueError(
-                    f"Column {name!r} holds {present[0]!r} and the like, where fit saw "
-                    f"{held} such as {categories[0]!r}. Convert it to the same type."
-                )
+            known, present = categories[~pd.isna(categories)], column[~pd.isna(column)]
+            if len(known) and len(present):
+                of_strings = isinstance(known[0], str)
+                if all(isinstance(value, str) != of_strings for value in present):
+                    held = "strings" if of_strings else "other values"
+                    raise ValueError(
+                        f"Column {name!r} holds {present[0]!r} and the like, where fit "
+                        f"saw {held} such as {known[0]!r}. Convert it to the same type."
+                    )
         return FIRST_CATEGORY + self.ordinal.transform(X)
 
 

@@ -347,6 +347,15 @@ def test_values_read_with_another_type_are_no_unseen_categories(mixed, make_enco
     np.testing.assert_array_equal(encoder.transform(codes), expected)
 
 
+def test_a_category_that_only_held_out_rows_have(make_encoder):
+    """By early stopping a column may have no value left to train on."""
+    X = pd.DataFrame({"x": NUMBER, "s": pd.Series(["a"] + [None] * (N - 1))})
+    encoder = make_encoder(early_stopping=True, validation_fraction=0.5)
+    for seed in range(4):
+        Z = encoder.set_params(random_state=seed).fit_transform(X)
+        assert np.isfinite(Z).all()
+
+
 def test_passthrough_names_that_clash_are_refused(mixed, make_encoder):
     X = mixed.assign(job_cook=1.0)
     with pytest.raises(ValueError, match="two columns the name 'job_cook'"):
