@@ -167,6 +167,10 @@ def test_a_refused_resumption_loses_nothing(rows, make_encoder):
         encoder.set_params(learning_rate=1e30, max_iter=20).fit(rows)
     np.testing.assert_array_equal(encoder.transform(rows), Z)
     assert encoder.loss_curve_ == curve
+    encoder.set_params(learning_rate=1e-3, max_iter=5).fit(rows)
+    ten = make_encoder(max_iter=10).fit(rows)
+    assert encoder.loss_curve_ == ten.loss_curve_
+    np.testing.assert_array_equal(encoder.transform(rows), ten.transform(rows))
 
 
 def test_the_first_call_fixes_scale_categories_and_classes(make_encoder):
