@@ -133,10 +133,10 @@ class ContrastiveEncoder(
         each class equally often, rows of rare classes again and again, of frequent
         ones some; unlabelled rows once. Needs y, whatever the loss.
     categorical_features : "from_dtype", array-like or None, default="from_dtype"
-        Which columns hold categories: a mask, positions or names. "from_dtype": those
-        of categorical or string dtype, and of objects that are strings. None: no
-        column. A category has a learned vector; unseen ones have one in common, and so
-        have missing ones.
+        Which columns hold categories: a mask, positions or names, of all that do.
+        "from_dtype": those of categorical or string dtype, and of objects that are
+        strings. None: no column. A category has a learned vector; unseen ones have one
+        in common, and so have missing ones. An order of them is not used.
     batch_size : int, default=256
         The most rows in a training step, at least 2.
     max_iter : int, default=100
@@ -351,8 +351,8 @@ class ContrastiveEncoder(
     def partial_fit(self, X, y=None, classes=None, sample_weight=None):
         """Train for one epoch on some rows, from where the last call has come.
 
-        The first call fixes scale, categories and classes. The regularizer sets in at a
-        share of max_iter calls.
+        The first call fixes scale, categories and classes. A call counts as an epoch:
+        the regularizer sets in at 40 % of max_iter calls.
 
         Parameters
         ----------

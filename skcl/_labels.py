@@ -143,7 +143,10 @@ def check_two_classes(classes: np.ndarray, codes: np.ndarray, user: str) -> None
     """Refuse labels of fewer than two classes; `user` is what needs them."""
     if len(classes) >= 2:
         return
-    message = f"{user} needs labels of at least two classes; y has {classes.tolist()}."
+    message = (
+        f"{user} needs labels of at least two classes; y has {classes.tolist()}. "
+        "(partial_fit takes those of later calls as its parameter classes.)"
+    )
     if (codes == UNLABELLED).any():
         message += (
             " The label -1 marks an unlabelled row. If it is a class here, as in "

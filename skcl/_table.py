@@ -144,7 +144,10 @@ def check_rows(
     numeric = [column for j, column in enumerate(columns) if j not in chosen]
     hint = "In fit it held numbers."
     if reset:
-        hint = f"List it in categorical_features if it holds categories. {USE_SKRUB}"
+        hint = (
+            "A list of categorical_features must have all columns of categories. "
+            f"{USE_SKRUB}"
+        )
     options = {"ensure_min_samples": min_samples, "ensure_all_finite": "allow-nan"}
     numbers = _check_numbers(estimator, X, columns, numeric, hint, reset, options)
     categories = np.empty((len(numbers), len(chosen)), dtype=object)
@@ -262,7 +265,14 @@ def _check_numbers(
             )
     table = X
     if len(numeric) < len(columns) or not all(column.is_plain for column in numeric):
-        table = np.empty((len(columns[0].values), len(numeric)))
+        n = len(columns[0].values)
+        check_array(
+            np.empty((n, len(columns))),
+            ensure_min_samples=options["ensure_min_samples"],
+            ensure_all_finite=False,
+            estimator=estimator,
+        )
+        table = np.empty((n, len(numeric)))
         for k, column in enumerate(numeric):
             table[:, k] = column.to_numbers()
     try:
@@ -377,7 +387,7 @@ class Column:
             raise ValueError(
                 f"Column {self.name!r} holds text: {n_different} of its {len(values)} "
                 f"values are different. {USE_SKRUB} If they are categories, give the "
-                "column the dtype 'category' or list it in categorical_features."
+                "column the dtype 'category'."
             )
 
     def check_sortable(self) -> None:

@@ -243,6 +243,11 @@ def test_vectors_of_categories_begin_as_one_hot_or_random():
     assert cosine.abs().max() < 0.8
 
 
+def test_no_rows_at_all(mixed, make_encoder):
+    with pytest.raises(ValueError, match=r"0 sample\(s\) \(shape=\(0, 5\)\)"):
+        make_encoder().fit(mixed).transform(mixed[:0])
+
+
 def test_noise_leaves_categories(mixed, make_encoder):
     encoder = make_encoder(augmentation="noise", corruption_rate=0.5).fit(mixed)
     model = encoder._model_

@@ -167,10 +167,23 @@ def test_a_refused_resumption_loses_nothing(rows, make_encoder):
         encoder.set_params(learning_rate=1e30, max_iter=20).fit(rows)
     np.testing.assert_array_equal(encoder.transform(rows), Z)
     assert encoder.loss_curve_ == curve
-    encoder.set_params(learning_rate=1e-3, max_iter=5).fit(rows)
+    encoder.set_params(learning_rate=1e-3, max_iter=5, loss=FailsLater())
+    with pytest.raises(RuntimeError, match="later"):
+        encoder.fit(rows)
+    encoder.set_params(loss="infonce").fit(rows)
     ten = make_encoder(max_iter=10).fit(rows)
     assert encoder.loss_curve_ == ten.loss_curve_
     np.testing.assert_array_equal(encoder.transform(rows), ten.transform(rows))
+
+
+class FailsLater:
+    n_calls = 0
+
+    def __call__(self, z, temperature, y):
+        self.n_calls += 1
+        if self.n_calls > 7:
+            raise RuntimeError("later")
+        return -(z.mean(dim=1) ** 2).mean() / temperature
 
 
 def test_the_first_call_fixes_scale_categories_and_classes(make_encoder):
