@@ -83,7 +83,7 @@ def test_a_row_of_weight_zero_is_not_even_looked_at(rows, make_encoder):
     """Neither by the checks of the table, nor by those of the labels."""
     X = pd.DataFrame(rows).astype(object)
     X.columns = list("abcd")
-    X["s"] = "u"
+    X["s"] = pd.Series(["u"] * len(X), dtype=object)
     X.loc[0] = [np.inf, "text", None, 1e200, 3.0]
     y = np.array([None, *(np.arange(119) % 2)], dtype=object)
     weight = np.arange(120) > 0
