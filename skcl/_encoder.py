@@ -441,17 +441,15 @@ class ContrastiveEncoder(
 
     def _check_input(self, X, y, sample_weight, classes, resumed):
         """Return the rows that count, their labels where used, and their weights."""
-        if sample_weight is not None:
-            if self._needs_y() and y is not None:
-                check_consistent_length(X, y)
-            kept, sample_weight = check_sample_weight(sample_weight, _num_samples(X))
-            X, y = _take(X, kept), _take(y, kept)
+        if self._needs_y() and y is not None and sample_weight is not None:
+            check_consistent_length(X, y)
+        X, y, weight = _drop_zero_weights(X, y, sample_weight)
         rows = self._check_rows(X, reset=not resumed, min_samples=2)
         codes = None
         if self._needs_y():
             self._require_y(y)
             codes = self._encode(rows, y, classes, resumed)
-        weight = loss_weight = sample_weight
+        loss_weight = weight
         if self.class_weight is not None:
             factor = class_weights(self.class_weight, self.classes_, codes, weight)
             _, loss_weight = check_sample_weight(
@@ -497,6 +495,8 @@ class ContrastiveEncoder(
             given = y if classes is None else classes
             self.classes_, codes = encode_labels(given, given)
             check_two_classes(self.classes_, codes, self._user_of_y())
+            if classes is None:
+                return codes
         elif not hasattr(self, "classes_"):
             raise ValueError(
                 f"{self._user_of_y()} needs labels, and the first fit had none: fit "
@@ -624,15 +624,14 @@ class ContrastiveEncoder(
             out of range, or a callable loss is not finite or takes no weights.
         """
         check_is_fitted(self)
-        weight = codes = None
-        if sample_weight is not None:
-            kept, weight = check_sample_weight(sample_weight, _num_samples(X))
-            X, y = _take(X, kept), _take(y, kept)
+        codes = None
+        X, y, weight = _drop_zero_weights(X, y, sample_weight)
         if self._loss_uses_y():
             self._require_y(y)
-            codes = encode_labels(X, y)[1]
             if callable(self.loss) and hasattr(self, "classes_"):
                 codes = encode_known_labels(X, y, self.classes_)
+            else:
+                _, codes = encode_labels(X, y)
         views = self.embed_views(X)
         if not callable(self.loss):
             return -theory.contrastive_loss(
@@ -887,11 +886,15 @@ class Seeds(NamedTuple):
         return cls(*(draw_seed(rng) for _ in cls._fields))
 
 
-def _take(values, rows):
-    """Return some rows of a table or of labels; all of them, as they are."""
-    if values is None or isinstance(rows, slice):
-        return values
-    return _safe_indexing(values, rows)
+def _drop_zero_weights(X, y, sample_weight):
+    """Return the rows that count, their labels, and their weights, of mean 1."""
+    if sample_weight is None:
+        return X, y, None
+    kept, weight = check_sample_weight(sample_weight, _num_samples(X))
+    if isinstance(kept, slice):  # all rows, as they are
+        return X, y, weight
+    y = None if y is None else _safe_indexing(y, kept)
+    return _safe_indexing(X, kept), y, weight
 
 
 def _is_same(a, b) -> bool:

@@ -106,7 +106,7 @@ class Model:
     def transform(self, rows: Rows, passthrough: bool) -> np.ndarray:
         """Return embeddings, float32, beside the imputed columns if asked for."""
         n_components = self.architecture.n_components
-        width = n_components + passthrough * self.columns.n_imputed
+        width = n_components + (self.columns.n_imputed if passthrough else 0)
         Z = np.empty((len(rows), width), dtype=np.float32)
         for start in range(0, len(rows), CHUNK):
             chunk = slice(start, start + CHUNK)

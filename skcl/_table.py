@@ -189,7 +189,8 @@ def find_categorical(
         positions = _positions(categorical_features, [c.name for c in columns])
     positions = [j for j in positions if not columns[j].is_empty]
     for j in positions:
-        columns[j].check_sortable()
+        if columns[j].kind != STRING:
+            columns[j].check_sortable()
     return positions
 
 
@@ -371,7 +372,6 @@ class Column:
             for row, value in enumerate(self.to_objects()):
                 if not isinstance(value, str):
                     self._to_number(row, value)
-            self.check_sortable()
         elif self.kind not in (NUMBER, CATEGORY):
             raise ValueError(
                 f"Column {self.name!r} holds {self.kind} values, which {user} does not "

@@ -95,6 +95,12 @@ each = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__
 DAY = datetime.datetime(2020, 1, 1)
 
 
+def assert_the_bad_one_is_named(estimator, make_frame, column):
+    X = make_frame({"good": np.arange(20.0), "bad one": column})
+    with pytest.raises((ValueError, TypeError), match="'bad one'"):
+        estimator.fit(X)
+
+
 @each
 @pytest.mark.parametrize(
     "column",
@@ -116,9 +122,7 @@ DAY = datetime.datetime(2020, 1, 1)
     ],
 )
 def test_a_column_of_no_use_is_named(estimator, column):
-    X = pd.DataFrame({"good": np.arange(20.0), "bad one": column})
-    with pytest.raises((ValueError, TypeError), match="'bad one'"):
-        estimator.fit(X)
+    assert_the_bad_one_is_named(estimator, pd.DataFrame, column)
 
 
 @each_of_numbers
@@ -136,9 +140,7 @@ def test_a_column_of_no_use_is_named(estimator, column):
     ],
 )
 def test_a_column_that_is_no_finite_number_is_named(estimator, column):
-    X = pd.DataFrame({"good": np.arange(20.0), "bad one": column})
-    with pytest.raises((ValueError, TypeError), match="'bad one'"):
-        estimator.fit(X)
+    assert_the_bad_one_is_named(estimator, pd.DataFrame, column)
 
 
 @each
@@ -153,9 +155,7 @@ def test_a_column_that_is_no_finite_number_is_named(estimator, column):
     ],
 )
 def test_polars_columns_of_no_use_are_named(estimator, column):
-    X = pl.DataFrame({"good": np.arange(20.0), "bad one": column})
-    with pytest.raises((ValueError, TypeError), match="'bad one'"):
-        estimator.fit(X)
+    assert_the_bad_one_is_named(estimator, pl.DataFrame, column)
 
 
 @each_of_numbers
@@ -169,9 +169,7 @@ def test_polars_columns_of_no_use_are_named(estimator, column):
     ],
 )
 def test_polars_columns_are_named(estimator, column):
-    X = pl.DataFrame({"good": np.arange(20.0), "bad one": column})
-    with pytest.raises((ValueError, TypeError), match="'bad one'"):
-        estimator.fit(X)
+    assert_the_bad_one_is_named(estimator, pl.DataFrame, column)
 
 
 @each_of_numbers
