@@ -6,9 +6,17 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.datasets import make_classification
 
 from skcl import ContrastiveEncoder
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """What random_state=None draws from, so that a failure can be repeated."""
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
 
 
 @pytest.fixture
