@@ -38,8 +38,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PIP) install --no-deps --only-binary :all: --upgrade --target .overlay/$* $(subst _,==,$*)
 	touch $@
 
-demo: $(INSTALLED)  ## Run the example on real imbalanced tables
+demo: $(INSTALLED)  ## Run the examples on real imbalanced tables
 	$(BIN)/python examples/imbalanced_pipeline.py
+	$(BIN)/python examples/choosing.py
 
 test: lint  ## Lint, then run the tests and doctests
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)

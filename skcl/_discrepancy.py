@@ -1,8 +1,9 @@
 """Measures the internal discrepancy of an embedding, and what follows from it."""
 
 from copy import deepcopy
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, NamedTuple
+from warnings import warn
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from sklearn.base import (
     clone,
 )
 from sklearn.frozen import FrozenEstimator
-from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metadata_routing import (
@@ -38,6 +38,16 @@ from skcl._labels import (
     check_two_classes,
     encode_known_labels,
     encode_labels,
+)
+from skcl._pipeline import (
+    embed_views,
+    find_encoder,
+    regularizer_clusters,
+)
+from skcl._report import (
+    report_representation,
+    report_views,
+    vacuous_message,
 )
 from skcl._table import check_table, forget_fit
 from skcl._torch import draw_seed
@@ -79,12 +89,15 @@ class DiscrepancyScorer(
           representation "relative_discrepancy".
 
         Without an encoder a representation has the first three only. The first two
-        are best for a constant embedding: do not select a model by them.
+        are best for a constant embedding: do not select a model by them. A bound that
+        is vacuous, see :meth:`report`, is a UserWarning.
     n_clusters : int or None, default=None
         Number of clusters, where there are no labels. None: as scorer, that of the
         encoder's regularizer.
     n_views : int, default=8
         Views of each row.
+    confidence : float, default=0.95
+        Of the guarantees in :meth:`report`.
     random_state : int, RandomState instance or None, default=None
         Seed of views and clusters. As scorer, every candidate sees the same views;
         None is then a fixed seed.
@@ -148,6 +161,7 @@ class DiscrepancyScorer(
         "term": [StrOptions({"auto", *TERMS})],
         "n_clusters": [Interval(Integral, 1, None, closed="left"), None],
         "n_views": [Interval(Integral, 1, None, closed="left")],
+        "confidence": [Interval(Real, 0, 1, closed="neither")],
         "random_state": ["random_state"],
     }
 
@@ -158,12 +172,14 @@ class DiscrepancyScorer(
         term="auto",
         n_clusters=None,
         n_views=8,
+        confidence=0.95,
         random_state=None,
     ):
         self.encoder = encoder
         self.term = term
         self.n_clusters = n_clusters
         self.n_views = n_views
+        self.confidence = confidence
         self.random_state = random_state
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -202,7 +218,7 @@ class DiscrepancyScorer(
         if y is None:
             n_clusters = self._n_clusters(self.encoder, _num_samples(X))
         if self.encoder is not None:
-            _find(self.encoder)
+            find_encoder(self.encoder)
         rng = check_random_state(self.random_state)
         self._views_seed_ = draw_seed(rng)
         self.encoder_ = None
@@ -291,8 +307,77 @@ class DiscrepancyScorer(
             negative.
         """
         measured = self._measure(X, y, sample_weight)
-        encoder = None if self.encoder_ is None else _find(self.encoder_)[1]
+        encoder = None if self.encoder_ is None else find_encoder(self.encoder_)[1]
         return -_evaluate(self._term(y, encoder is not None), measured, encoder)
+
+    def report(self, X, y=None, sample_weight=None):
+        """Return all that the theory says of rows, over all and class by class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows with the columns of fit; for guarantees that hold, rows that neither
+            the encoder nor a choice between encoders has seen.
+        y : array-like of shape (n_samples,), default=None
+            Their classes, -1 for an unlabelled row, which is left out; None is the
+            nearest center.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows, not negative; None is equal weights.
+
+        Returns
+        -------
+        DiscrepancyReport
+            Printed, a table: contrastive loss, the supervised loss that it incurs, the
+            bounds between them, the discrepancy, what the rows guarantee of others, and
+            warnings where a class has collapsed or the bound is vacuous.
+            ``report.to_frame()`` is a frame. Unlike :meth:`score` it takes the rows'
+            own centers, so that the bounds hold exactly. Without an encoder, and for a
+            callable loss, it has the discrepancy alone.
+
+        Raises
+        ------
+        ValueError
+            If y has a class that fit did not see, fit had no labels, or a weight is
+            negative.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_wine
+        >>> from sklearn.preprocessing import scale
+        >>> from skcl import DiscrepancyScorer
+        >>> X, y = load_wine(return_X_y=True)
+        >>> DiscrepancyScorer().fit(scale(X), y).report(scale(X), y)
+        178 rows
+        <BLANKLINE>
+        internal discrepancy, mean distance           2.5485
+          mean squared distance                       7.3033
+          share of the variance, 1 if collapsed       0.5618
+        <BLANKLINE>
+               rows  share  squared  relative  collapsed
+        class
+        0        59 0.3315   5.0331    0.2831      False
+        1        71 0.3989   9.9276    0.4378      False
+        2        48 0.2697   6.2119    0.2808      False
+        """
+        measured = self._measure(X, y, sample_weight)
+        views, centers, codes, weight = measured
+        classes = getattr(self, "classes_", np.arange(len(centers)))
+        encoder = None if self.encoder_ is None else find_encoder(self.encoder_)[1]
+        if encoder is None or callable(encoder.loss):
+            return report_representation(
+                _means(views), codes, classes, weight, np.finfo(views.dtype).eps
+            )
+        return report_views(
+            views,
+            codes,
+            classes,
+            weight,
+            temperature=encoder.temperature,
+            loss=encoder.loss,
+            confidence=self.confidence,
+            random_state=self._views_seed_,
+            has_labels=y is not None,
+        )
 
     def __call__(self, estimator, X, y=None, sample_weight=None):
         """Score a fitted pipeline or encoder: the protocol of `scoring`.
@@ -329,7 +414,7 @@ class DiscrepancyScorer(
         seed = 0 if self.random_state is None else deepcopy(self.random_state)
         rng = check_random_state(seed)
         _, X, y, sample_weight = _drop_zero_weights(X, y, sample_weight)
-        views = _embed(estimator, X, self.n_views, draw_seed(rng))
+        views = embed_views(estimator, X, self.n_views, draw_seed(rng))
         means = _means(views)
         term = self._term(y, has_encoder=True)
         if y is None:
@@ -342,7 +427,7 @@ class DiscrepancyScorer(
             known = codes >= 0
             weight = _normalized(sample_weight, known)
             measured = Measured(views[known], centers, codes[known], weight)
-        return -_evaluate(term, measured, _find(estimator)[1])
+        return -_evaluate(term, measured, find_encoder(estimator)[1])
 
     def _term(self, y, has_encoder: bool) -> str:
         """Return the term to score by, which a representation may not have."""
@@ -363,7 +448,7 @@ class DiscrepancyScorer(
         """Return the views (n, V, d); a representation is a single view."""
         if self.encoder_ is None:
             return check_table(self, X, reset=reset)[:, None, :]
-        return _embed(self.encoder_, X, self.n_views, self._views_seed_)
+        return embed_views(self.encoder_, X, self.n_views, self._views_seed_)
 
     def _measure(self, X, y, sample_weight=None) -> "Measured":
         check_is_fitted(self, "centers_")
@@ -430,7 +515,7 @@ class DiscrepancyScorer(
             inner = get_tags(self.encoder)
             tags.target_tags.required = inner.target_tags.required
             tags.input_tags.allow_nan = inner.input_tags.allow_nan
-        if self.n_clusters is None and _regularizer_clusters(self.encoder) is None:
+        if self.n_clusters is None and regularizer_clusters(self.encoder) is None:
             tags.target_tags.required = True
         return tags
 
@@ -441,7 +526,7 @@ class DiscrepancyScorer(
     def _n_clusters(self, estimator, n_rows: int) -> int:
         n_clusters = self.n_clusters
         if n_clusters is None:
-            n_clusters = _regularizer_clusters(estimator)
+            n_clusters = regularizer_clusters(estimator)
         if n_clusters is None:
             raise ValueError(
                 "DiscrepancyScorer requires y to be passed, but the target y is None; "
@@ -496,51 +581,12 @@ def _evaluate(term: str, measured: Measured, encoder: Any) -> float:
     )
     if term == "contrastive_loss":
         return contrastive
-    return theory.upper_bound(
+    bound = theory.upper_bound(
         contrastive, discrepancy, temperature, loss, sample_weight=weight
     )
-
-
-def _search(estimator: Any) -> tuple[list, Any] | None:
-    """Return the steps before the last one with embed_views, and that one, if any."""
-    if isinstance(estimator, FrozenEstimator):
-        return _search(estimator.estimator)
-    if hasattr(estimator, "best_estimator_"):  # of a search
-        return _search(estimator.best_estimator_)
-    if isinstance(estimator, Pipeline):
-        for i in reversed(range(len(estimator.steps))):
-            found = _search(estimator.steps[i][1])
-            if found is not None:
-                # Without those that act in fit alone: samplers of imbalanced-learn.
-                steps = [step for _, step in estimator.steps[:i]]
-                acting = [step for step in steps if hasattr(step, "transform")]
-                return acting + found[0], found[1]
-    return ([], estimator) if hasattr(estimator, "embed_views") else None
-
-
-def _find(estimator: Any) -> tuple[list, Any]:
-    """Return what :func:`_search` finds, or raise."""
-    found = _search(estimator)
-    if found is None:
-        raise ValueError(
-            f"{type(estimator).__name__} has no step with a method embed_views: a "
-            "ContrastiveEncoder, or a pipeline with one, is needed."
-        )
-    return found
-
-
-def _regularizer_clusters(estimator: Any) -> int | None:
-    """Return the number of clusters of an encoder's regularizer, if it has one."""
-    _, encoder = _search(estimator) or ([], None)
-    return getattr(getattr(encoder, "regularizer", None), "n_clusters", None)
-
-
-def _embed(estimator: Any, X: Any, n_views: int, seed: int) -> np.ndarray:
-    """Return the views' unit vectors from a fitted encoder or pipeline."""
-    before, encoder = _find(estimator)
-    for transformer in before:
-        X = transformer.transform(X)
-    return encoder.embed_views(X, n_views, random_state=seed)
+    if theory.is_vacuous(bound, temperature, loss):
+        warn(f"Scored by the bound, but {vacuous_message(bound, loss)}", stacklevel=3)
+    return bound
 
 
 def _drop_zero_weights(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from skcl import losses, theory
+from skcl.theory import _measure
 
 ALL = ["infonce", "spectral", "logistic", "supcon"]
 
@@ -141,7 +142,7 @@ def loop_contrastive(views, t, loss, y, w):
 def test_contrastive_loss_equals_the_literal_loop(
     loss, block_size, weighted, monkeypatch
 ):
-    monkeypatch.setattr(theory, "_BLOCK_SIZE", block_size)
+    monkeypatch.setattr(_measure, "_BLOCK_SIZE", block_size)
     rng = np.random.RandomState(1)
     for _ in range(5):
         views, y = random_measure(rng)

@@ -1,0 +1,374 @@
+"""The discrepancy bound, term by term: on random measures, and on real encoders."""
+
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_wine
+from sklearn.model_selection import train_test_split
+
+from skcl import RelaxedKMeansRegularizer, theory
+from skcl.datasets import load_keel
+from skcl.losses import LOSSES
+
+MEANS = [
+    "contrastive_loss",
+    "incurred_loss",
+    "discrepancy",
+    "squared_discrepancy",
+    "alignment",
+    "uniformity",
+]
+TERMS = [
+    *MEANS,
+    "lower_bound",
+    "upper_bound",
+    "relative_discrepancy",
+    "unbiased_squared_discrepancy",
+]
+
+
+def unit(array):
+    return array / np.linalg.norm(array, axis=-1, keepdims=True)
+
+
+def fixture():
+    """Three rows of two views in the plane, worked out in closed form."""
+    angles = np.radians([[0, 60], [90, 30], [180, 240]])
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1), np.array([0, 0, 1])
+
+
+def random_rows(rng, ragged=False):
+    """Views and classes: few or many, near or apart, of equal or very unequal sizes."""
+    n, d, K = rng.randint(1, 40), rng.randint(1, 9), rng.randint(1, 6)
+    K = min(n, K)
+    prior = rng.dirichlet(np.full(K, rng.choice([0.1, 1.0, 10.0])))
+    y = np.concatenate([np.arange(K), rng.choice(K, n - K, p=prior)])
+    counts = rng.randint(1, 6, n) if ragged else np.full(n, rng.randint(1, 6))
+    rows = rng.normal(size=(K, d))[y] + 2 * rng.rand() * rng.normal(size=(n, d))
+    noise = 2 * rng.rand()
+    views = [
+        unit(row + noise * rng.normal(size=(V, d)))
+        for row, V in zip(rows, counts, strict=True)
+    ]
+    return views if ragged else np.stack(views), y
+
+
+def assert_inside(bound):
+    for terms in (vars(bound), bound.per_class):
+        assert np.all(terms["lower_bound"] <= terms["incurred_loss"] + 1e-9)
+        assert np.all(terms["incurred_loss"] <= terms["upper_bound"] + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("loss", "t", "expected"),
+    [
+        (
+            "infonce",
+            0.5,
+            {
+                "alignment": 0.75,
+                "uniformity": 1.0023382420,
+                "contrastive_loss": -0.4976617580,
+                "squared_discrepancy": 0.0334936491,
+                "discrepancy": 0.1494292454,
+                "incurred_loss": -0.5784327465,
+                "upper_bound": -0.4306744599,
+                "lower_bound": -0.4306744599 - 1.6698496335,
+                "relative_discrepancy": 0.0502404736,
+            },
+        ),
+        (
+            "spectral",
+            None,
+            {
+                "contrastive_loss": -0.9027777778,
+                "incurred_loss": -0.9216746053,
+                "uniformity": -0.9027777778 + 2 * 0.75,
+            },
+        ),
+    ],
+)
+def test_fixture(loss, t, expected):
+    bound = theory.discrepancy_bound(*fixture(), t, loss)
+    for name, value in expected.items():
+        assert getattr(bound, name) == pytest.approx(value, abs=1e-9), name
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("loss", theory.LOSSES)
+def test_both_bounds_hold_on_random_measures(loss, ragged):
+    """Over all rows and for each class, with weights and without: 2,400 measures."""
+    rng = np.random.RandomState(0)
+    for i in range(300):
+        views, y = random_rows(rng, ragged)
+        w = np.exp(2 * rng.normal(size=len(y))) if i % 3 == 0 else None
+        t = 10 ** rng.uniform(-2, 1)
+        assert_inside(theory.discrepancy_bound(views, y, t, loss, sample_weight=w))
+
+
+@pytest.mark.parametrize("loss", theory.LOSSES)
+def test_the_upper_bound_is_reached_where_classes_are_points(loss):
+    """Jensen's inequality, the slack, is then an equality."""
+    rng = np.random.RandomState(1)
+    for _ in range(20):
+        y = np.arange(12) % 3
+        views = np.repeat(unit(rng.normal(size=(3, 1, 4)))[y], 2, axis=1)
+        bound = theory.discrepancy_bound(views, y, 0.4, loss)
+        assert bound.incurred_loss == pytest.approx(bound.upper_bound, abs=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["infonce", "supcon"])
+def test_the_width_of_the_interval(loss):
+    """h(λ) of docs/theory.md, which is at most λ² / 2 and 2 λ."""
+    for t, h in [
+        (0.1, 16.004268),
+        (0.2, 6.697824),
+        (0.5, 1.669850),
+        (1, 0.474475),
+        (2, 0.123302),
+    ]:
+        bound = theory.discrepancy_bound(*fixture(), t, loss)
+        assert bound.upper_bound - bound.lower_bound == pytest.approx(h, abs=1e-6)
+        assert h <= min(0.5 / t**2, 2 / t)
+    for t in (1e-3, 1e3):
+        assert np.isfinite(theory.lower_bound(0.0, [0.1], t, loss))
+
+
+def test_the_width_of_the_logistic_interval_is_reached():
+    """The chord of log(1 + exp(-u)) on [-2 λ, 2 λ] is log cosh λ above it at 0.
+
+    Views ±1 of a row, with positive mean and center 0: u is ±2 λ or 0.
+    """
+    lam = 2.0
+    bound = theory.discrepancy_bound([[[1.0], [-1.0]]], [0], 1 / lam, "logistic")
+    u = np.array([-2, 0, 0, 2]) * lam
+    assert bound.contrastive_loss == pytest.approx(np.log1p(np.exp(-u)).mean())
+    assert bound.incurred_loss == pytest.approx(np.log(2))
+    width = bound.upper_bound - bound.lower_bound
+    assert width == pytest.approx(np.log(np.cosh(lam)))
+    assert bound.lower_bound <= bound.incurred_loss <= bound.upper_bound
+
+
+def test_rows_weigh_the_same_however_many_views_they_have():
+    """A single view is that view twice."""
+    rng = np.random.RandomState(2)
+    pairs, y = unit(rng.normal(size=(9, 2, 3))), np.arange(9) % 3
+    pairs[::2, 1] = pairs[::2, 0]
+    ragged = [row[: 2 - (i % 2 == 0)] for i, row in enumerate(pairs)]
+    for loss in theory.LOSSES:
+        whole = theory.discrepancy_bound(pairs, y, 0.3, loss)
+        parts = theory.discrepancy_bound(ragged, y, 0.3, loss)
+        for name in {*MEANS, "lower_bound", "upper_bound", "relative_discrepancy"}:
+            assert getattr(parts, name) == pytest.approx(getattr(whole, name)), name
+            np.testing.assert_allclose(
+                parts.per_class[name], whole.per_class[name], atol=1e-12
+            )
+
+
+@pytest.mark.parametrize("loss", theory.LOSSES)
+def test_terms_are_those_of_the_single_functions(loss):
+    rng = np.random.RandomState(3)
+    for w in (None, rng.randint(0, 4, 30)):
+        views, y = unit(rng.normal(size=(30, 3, 4))), np.arange(30) % 4
+        bound = theory.discrepancy_bound(views, y, 0.3, loss, sample_weight=w)
+        means = views.mean(axis=1)
+        centers = theory.class_centers(means, y, sample_weight=w)
+        discrepancy = theory.internal_discrepancy(means, centers, y)
+        loss_terms = {"loss": loss, "sample_weight": w}
+        contrastive = theory.contrastive_loss(views, 0.3, y=y, **loss_terms)
+        incurred = theory.incurred_loss(views, y, 0.3, **loss_terms)
+        upper = theory.upper_bound(contrastive, discrepancy, 0.3, **loss_terms)
+        lower = theory.lower_bound(contrastive, discrepancy, 0.3, **loss_terms)
+        relative = theory.relative_discrepancy(means, centers, y, sample_weight=w)
+        np.testing.assert_allclose(bound.centers, centers)
+        assert bound.discrepancy == pytest.approx(np.average(discrepancy, weights=w))
+        assert bound.contrastive_loss == pytest.approx(contrastive)
+        assert bound.incurred_loss == pytest.approx(incurred)
+        assert bound.upper_bound == pytest.approx(upper)
+        assert bound.lower_bound == pytest.approx(lower)
+        assert bound.relative_discrepancy == pytest.approx(relative)
+
+
+def test_overall_terms_are_the_means_of_the_classes():
+    rng = np.random.RandomState(4)
+    for loss in theory.LOSSES:
+        views, y = random_rows(rng, ragged=True)
+        w = rng.rand(len(y))
+        bound = theory.discrepancy_bound(views, y, 0.3, loss, sample_weight=w)
+        prior = np.bincount(y, w) / w.sum()
+        np.testing.assert_allclose(bound.per_class["prior"], prior)
+        np.testing.assert_array_equal(bound.per_class["n_rows"], np.bincount(y))
+        for name in (*MEANS, "lower_bound", "upper_bound"):
+            mean = prior @ bound.per_class[name]
+            assert mean == pytest.approx(getattr(bound, name), abs=1e-12), name
+
+
+def test_labels_of_any_type():
+    views, y = fixture()
+    codes = theory.discrepancy_bound(views, y, 0.5)
+    for names in (["b", "b", "z"], [7.5, 7.5, 9], pd.Categorical(["x", "x", "y"])):
+        bound = theory.discrepancy_bound(views, names, 0.5)
+        assert bound.upper_bound == codes.upper_bound
+        assert list(bound.classes) == sorted(set(names))
+
+
+def test_a_row_of_weight_zero_is_absent_whatever_its_views():
+    views, y = fixture()
+    spoilt = np.concatenate([views, np.full((1, 2, 2), np.nan)])
+    bound = theory.discrepancy_bound(
+        spoilt, [0, 0, 1, 5], 0.5, sample_weight=[1, 1, 1, 0]
+    )
+    expected = theory.discrepancy_bound(views, y[:3], 0.5)
+    for name in TERMS:
+        assert getattr(bound, name) == getattr(expected, name)
+    assert bound.classes.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_unbiased_discrepancy_is_unbiased_at_two_views(weighted):
+    """Drawn rows, each with two drawn views, of a population of 40 rows of 25 views.
+
+    The plain one is far off: it counts the noise of two views as discrepancy.
+    """
+    rng = np.random.RandomState(5)
+    y = np.repeat([0, 1], [30, 10])
+    rows = rng.normal(size=(2, 1, 3))[y] + 0.7 * rng.normal(size=(40, 1, 3))
+    population = unit(rows + 0.8 * rng.normal(size=(40, 25, 3)))
+    truth = theory.discrepancy_bound(population, y, 1.0).per_class[
+        "squared_discrepancy"
+    ]
+    unbiased, plain = [], []
+    for _ in range(1500):
+        drawn = np.concatenate([rng.choice(30, 9), 30 + rng.choice(10, 4)])
+        views = population[drawn[:, None], rng.randint(25, size=(13, 2))]
+        w = np.arange(1, 14) if weighted else None
+        bound = theory.discrepancy_bound(views, y[drawn], 1.0, sample_weight=w)
+        unbiased.append(bound.per_class["unbiased_squared_discrepancy"])
+        plain.append(bound.per_class["squared_discrepancy"])
+    error = np.std(unbiased, axis=0) / np.sqrt(len(unbiased))
+    assert (np.abs(np.mean(unbiased, axis=0) - truth) < 4 * error).all()
+    assert (np.abs(np.mean(plain, axis=0) - truth) > 10 * error).any()
+
+
+def test_where_the_unbiased_discrepancy_is_undefined():
+    rng = np.random.RandomState(6)
+    views = list(unit(rng.normal(size=(7, 2, 3))))
+    y = np.array([0, 0, 0, 1, 2, 2, 2])
+    bound = theory.discrepancy_bound(views, y, 0.5)
+    of_classes = bound.per_class["unbiased_squared_discrepancy"]
+    assert np.isnan(of_classes).tolist() == [False, True, False]
+    # The class of one row is left out; the other two weigh the same.
+    assert bound.unbiased_squared_discrepancy == pytest.approx(np.nanmean(of_classes))
+    views[0] = views[0][:1]
+    of_classes = theory.discrepancy_bound(views, y, 0.5).per_class
+    isnan = np.isnan(of_classes["unbiased_squared_discrepancy"])
+    assert isnan.tolist() == [True, True, False]
+    single = theory.discrepancy_bound([row[:1] for row in views], y, 0.5)
+    assert np.isnan(single.unbiased_squared_discrepancy)
+
+
+@pytest.mark.parametrize("loss", theory.LOSSES)
+def test_a_constant_embedding_is_no_perfect_score(loss):
+    views, y = np.tile(np.float32([0.6, 0.8]), (6, 2, 1)), [0, 0, 0, 0, 1, 1]
+    bound = theory.discrepancy_bound(views, y, 0.2, loss)
+    assert bound.squared_discrepancy == pytest.approx(0, abs=1e-12)
+    assert bound.relative_discrepancy == 1
+    assert bound.per_class["relative_discrepancy"].tolist() == [1, 1]
+    assert bound.per_class["collapsed"].all()
+    assert bound.vacuous
+    constant = theory.CONSTANT_LOSS[loss]
+    assert bound.incurred_loss == pytest.approx(constant, abs=1e-6)
+
+
+def test_a_good_embedding_is_not_vacuous():
+    views = np.repeat(np.eye(3)[:, None], 4, axis=1)[np.arange(30) % 3]
+    for loss in theory.LOSSES:
+        bound = theory.discrepancy_bound(views, np.arange(30) % 3, 0.2, loss)
+        assert not bound.vacuous
+        assert bound.relative_discrepancy == 0
+        assert not bound.per_class["collapsed"].any()
+
+
+def test_a_collapsed_minority_shows_although_the_majority_is_healthy():
+    """Two small classes of one law, beside a large one and a small one apart."""
+    flagged, relative = [], []
+    for seed in range(200):
+        rng = np.random.RandomState(seed)
+        y = np.repeat([0, 1, 2, 3], [200, 12, 12, 12])
+        place = np.eye(5)[[0, 1, 1, 2]][y]
+        views = unit(place[:, None] + 0.3 * rng.normal(size=(len(y), 3, 5)))
+        bound = theory.discrepancy_bound(views, y, 0.2)
+        flagged.append(bound.per_class["collapsed"])
+        relative.append(bound.per_class["relative_discrepancy"])
+        assert bound.relative_discrepancy < 0.5
+    flagged, relative = np.mean(flagged, axis=0), np.mean(relative, axis=0)
+    # Of n rows a class, 1 - 1/n against 1 - 1/n + 2/n of the variance.
+    assert relative[[1, 2]] == pytest.approx(11 / 13, abs=0.02)
+    assert relative[[0, 3]].max() < 0.3
+    assert flagged[[0, 3]].tolist() == [0, 0]
+    assert flagged[[1, 2]].min() > 0.9
+
+
+@pytest.mark.parametrize("table", ["wine", "ecoli3"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_both_bounds_hold_for_encoders_of_real_tables(loss, table, make_encoder):
+    X, y = load_wine(return_X_y=True) if table == "wine" else load_keel(table)
+    train, test, y_train, y_test = train_test_split(X, y, stratify=y, random_state=0)
+    encoder = make_encoder(
+        loss=loss, regularizer=RelaxedKMeansRegularizer(2), regularizer_weight=0.1
+    ).fit(train, y_train)
+    for rows, labels in ((train, y_train), (test, y_test)):
+        views = encoder.embed_views(rows, 4)
+        bound = theory.discrepancy_bound(views, labels, encoder.temperature, loss)
+        assert_inside(bound)
+        score = -encoder.score(rows, labels)
+        few = encoder.embed_views(rows, random_state=0)
+        few = theory.contrastive_loss(few, encoder.temperature, loss, labels)
+        assert np.isfinite([score, few]).all()
+
+
+def test_memory_does_not_grow_with_the_square_of_the_rows():
+    """All pairs of 12,000 views are 1.1 GiB; a block of them is 2 MiB."""
+    rng = np.random.RandomState(7)
+    views, y = unit(rng.normal(size=(3000, 4, 8))), np.arange(3000) % 3
+    tracemalloc.start()
+    for loss in ("infonce", "spectral", "supcon"):
+        theory.discrepancy_bound(views, y, 0.5, loss)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 32 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"loss": "simclr"}, "loss='simclr': allowed are"),
+        ({"temperature": 0}, "temperature=0: a finite number above 0"),
+        ({"temperature": np.nan}, "temperature=nan: a finite number above 0"),
+        ({"temperature": None}, "temperature=None: a finite number above 0"),
+        ({"temperature": "hot"}, "temperature='hot': a finite number above 0"),
+        ({"views": np.ones((3, 2, 2))}, r"norm 1\.41\d* in row 0: unit vectors"),
+        ({"views": np.full((3, 2, 2), np.nan)}, "norm nan in row 0: unit vectors"),
+        ({"views": np.eye(3)}, r"views has rows of shape \(3,\): \(n_views, n_dim"),
+        ({"views": np.ones((3, 0, 2))}, "a row without a view"),
+        ({"views": np.ones((0, 2, 2)), "y": []}, "no rows"),
+        (
+            {"views": [np.eye(2), np.eye(3), np.eye(2)]},
+            r"rows of shape \(2, 2\), \(3, 3\)",
+        ),
+        (
+            {"views": [np.eye(2), np.eye(2)[0], np.eye(2)]},
+            r"rows of shape \(2,\), \(2, 2",
+        ),
+        ({"y": [0, 1]}, r"y is of shape \(2,\): \(3,\), one a row"),
+        ({"y": [0, 1, -1]}, "y holds -1"),
+        ({"sample_weight": [1, -1, 1]}, r"sample_weight\[1\] is -1"),
+    ],
+)
+def test_refused_arguments(change, message):
+    views, y = fixture()
+    arguments = {"views": views, "y": y, "temperature": 0.5} | change
+    with pytest.raises(ValueError, match=message):
+        theory.discrepancy_bound(**arguments)
