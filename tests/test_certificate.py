@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from skcl import theory
-from skcl.theory import _certificate
+from skcl.theory import _certificate, _guarantee, _measure
 from skcl.theory._certificate import Certificate, Guarantee, certificate
 from skcl.theory._measure import Measure, read_views
 
@@ -141,7 +141,7 @@ def test_clopper_pearson_covers_each_error_rate():
     for n in (2, 10, 57, 200):
         for delta in (0.05, 0.3):
             counts = np.arange(n + 1)
-            limits = [_certificate._clopper_pearson(k, n, delta) for k in counts]
+            limits = [_guarantee.clopper_pearson(k, n, delta) for k in counts]
             assert limits[-1] == 1
             assert limits[0] == pytest.approx(1 - delta ** (1 / n))
             for p in np.linspace(0.01, 0.99, 99):
@@ -325,7 +325,7 @@ def bernstein(values, width, delta):
 
 @pytest.mark.parametrize("block_size", [2**20, 7])
 def test_split_equals_the_literal_loop(block_size, monkeypatch):
-    monkeypatch.setattr(_certificate, "_BLOCK_SIZE", block_size)
+    monkeypatch.setattr(_measure, "_BLOCK_SIZE", block_size)
     rng = np.random.RandomState(0)
     lacking = 0
     for seed in range(12):
@@ -421,7 +421,7 @@ def test_no_value_leaves_its_range(monkeypatch):
         used.setdefault(len(used) % 5, []).append(np.ptp(values) / width)
         return Guarantee(0.0, 0.0, 0.0, trivial)
 
-    monkeypatch.setattr(_certificate, "_bernstein", spy)
+    monkeypatch.setattr(_certificate, "bernstein", spy)
     rng = np.random.RandomState(0)
     ratios = {name: [] for name in range(5)}
     for trial in range(300):
@@ -452,7 +452,7 @@ def test_one_row_changes_a_statistic_within_its_width(monkeypatch):
         calls.append((estimate, width / n))
         return Guarantee(0.0, 0.0, 0.0, trivial)
 
-    monkeypatch.setattr(_certificate, "_mcdiarmid", spy)
+    monkeypatch.setattr(_certificate, "mcdiarmid", spy)
     rng = np.random.RandomState(0)
     ratios = []
     for trial in range(400):

@@ -12,7 +12,7 @@ PACKAGE = Path(skcl.__file__).parent
 
 # From the ground up. A file imports from lower floors only, never from its own.
 FLOORS = [
-    {"_blocks", "_weights", "theory._geometry"},
+    {"_blocks", "_weights", "theory._geometry", "theory._guarantee"},
     {"losses", "incurred", "clustering", "augmentations", "networks", "datasets"}
     | {"theory._measure"},
     {"_torch", "theory._discrepancy"},
@@ -41,6 +41,7 @@ TOOLS = {
     "theory._certificate": {"numpy", "scipy"},
     "theory._discrepancy": {"numpy", "scipy"},
     "theory._geometry": {"numpy", "scipy"},
+    "theory._guarantee": {"numpy", "scipy"},
     "theory._losses": {"numpy", "scipy"},
     "theory._measure": {"numpy", "scipy"},
     "datasets": {"numpy", "pandas", "sklearn"},

@@ -33,7 +33,7 @@ from skcl.theory._bound import (
     lower_bound,
     upper_bound,
 )
-from skcl.theory._certificate import Certificate, Guarantee, certificate
+from skcl.theory._certificate import Certificate, certificate
 from skcl.theory._discrepancy import (
     class_centers,
     discrepancy_terms,
@@ -46,6 +46,7 @@ from skcl.theory._geometry import (
     collapse_threshold,
     optimal_geometry,
 )
+from skcl.theory._guarantee import Guarantee
 from skcl.theory._losses import LOSSES, contrastive_loss, incurred_loss
 
 __all__ = [

@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
-from scipy.stats import beta
 
 from skcl.theory._discrepancy import class_centers
 from skcl.theory._geometry import optimal_geometry
+from skcl.theory._guarantee import (
+    Guarantee,
+    bernstein,
+    clopper_pearson,
+    make_guarantee,
+    mcdiarmid,
+)
 from skcl.theory._measure import (
-    _BLOCK_SIZE,
     Measure,
     check_temperature,
+    log_mean_exp_of,
     read_classes,
     read_views,
 )
@@ -27,41 +33,6 @@ _FEWEST_ROWS = 8
 
 # The share of the first half's views whose mean kernel lies below b_min.
 _SHARE_BELOW = 0.02
-
-
-@dataclass(frozen=True)
-class Guarantee:
-    """An upper bound that holds with a given confidence, term by term.
-
-    Attributes
-    ----------
-    estimate : float
-        The mean over the rows.
-    deviation : float
-        What chance adds: the variance term of Bernstein's inequality, the deviation of
-        McDiarmid's, or the distance to the limit of Clopper and Pearson.
-    correction : float
-        What else has to be added: the range term of Bernstein's inequality, or the bias
-        of an estimate that all rows entered; else 0.
-    trivial : float
-        The value from which on the bound says nothing, as an encoder that maps all rows
-        to one point has it.
-    """
-
-    estimate: float
-    deviation: float
-    correction: float
-    trivial: float
-
-    @property
-    def bound(self):
-        """Estimate, deviation and correction together."""
-        return self.estimate + self.deviation + self.correction
-
-    @property
-    def vacuous(self):
-        """Whether the bound is no lower than the trivial value."""
-        return not self.bound < self.trivial
 
 
 @dataclass(frozen=True)
@@ -303,12 +274,12 @@ class _FirstHalf:
     @cached_property
     def log_smallest(self) -> float:
         """Return log b_min."""
-        log_mean = _log_mean_exp(self.measure.anchors, self.measure, self.scale)
+        log_mean = log_mean_exp_of(self.measure.anchors, self.measure, self.scale)
         return float(np.quantile(log_mean, _SHARE_BELOW))
 
     def log_kernel_mean(self, z: np.ndarray) -> np.ndarray:
         """Return log b of views z (N, d), (N,)."""
-        log_mean = _log_mean_exp(z, self.measure, self.scale)
+        log_mean = log_mean_exp_of(z, self.measure, self.scale)
         return np.maximum(log_mean, self.log_smallest)
 
     @property
@@ -355,15 +326,15 @@ def _by_split(
     if half.fewest > 1:
         contrastive = kernels - half.scale * _of_pairs(_squared_norms(measure))
         width = half.kernel_range + half.scale * (1 + 1 / (half.fewest - 1))
-        guarantees["contrastive_loss"] = _bernstein(contrastive, width, delta)
+        guarantees["contrastive_loss"] = bernstein(contrastive, width, delta)
     if y is None:
         return guarantees
     incurred = kernels + half.scale * _of_pairs(_fit(measure.means, half.centers[y]))
     width = half.kernel_range + 4 * half.scale * half.largest_norm
-    guarantees["incurred_loss"] = _bernstein(incurred, width, delta)
+    guarantees["incurred_loss"] = bernstein(incurred, width, delta)
     incurred -= _of_pairs(half.log_priors[y])
     width += np.ptp(half.log_priors)
-    guarantees["cross_entropy"] = _bernstein(incurred, width, delta, _entropy(y))
+    guarantees["cross_entropy"] = bernstein(incurred, width, delta, _entropy(y))
     if half.fewest > 1:
         guarantees["squared_discrepancy"] = _discrepancy(half, measure, y, delta)
     return guarantees
@@ -377,7 +348,7 @@ def _discrepancy(
     to_mean = squared + _fit(measure.means, half.mean)
     to_centers = squared + _fit(measure.means, half.centers[y])
     width = (1 + half.largest_norm) ** 2 + 1 / (half.fewest - 1)
-    return _bernstein(to_centers, width, delta, trivial=to_mean.mean())
+    return bernstein(to_centers, width, delta, trivial=to_mean.mean())
 
 
 def _by_mcdiarmid(
@@ -389,25 +360,25 @@ def _by_mcdiarmid(
     """
     n, fewest, means = measure.n_rows, _fewest(measure), measure.means
     guarantees = {}
-    log_mean = _log_mean_exp(measure.anchors, measure, scale, measure.row)
+    log_mean = log_mean_exp_of(measure.anchors, measure, scale, measure.row)
     partition = measure.of_rows(log_mean).mean()
     bias, width = _partition_bias(scale, n), _partition_width(scale, n)
     if fewest > 1:
         squared, spread = _squared_norms(measure).mean(), 1 + 1 / (fewest - 1)
         terms = partition - scale * squared, bias, width + scale * spread
-        guarantees["contrastive_loss"] = _mcdiarmid(*terms, n, delta)
+        guarantees["contrastive_loss"] = mcdiarmid(*terms, n, delta)
     if y is None:
         return guarantees
     K, fitted = y.max() + 1, _squared_norm_of_centers(means, y)
     terms = partition - scale * fitted, bias + scale * K / n, width + 4 * scale
-    guarantees["incurred_loss"] = _mcdiarmid(*terms, n, delta)
+    guarantees["incurred_loss"] = mcdiarmid(*terms, n, delta)
     of_entropy = _entropy(y), np.log1p((K - 1) / n), _entropy_width(n)
     terms = np.add(terms, of_entropy)
-    guarantees["cross_entropy"] = _mcdiarmid(*terms, n, delta, _entropy(y))
+    guarantees["cross_entropy"] = mcdiarmid(*terms, n, delta, _entropy(y))
     if fewest > 1:
         terms = squared - fitted, K / n, 3 + spread
         variance = squared - _squared_norm_of_centers(means, np.zeros_like(y))
-        guarantees["squared_discrepancy"] = _mcdiarmid(*terms, n, delta, variance)
+        guarantees["squared_discrepancy"] = mcdiarmid(*terms, n, delta, variance)
     return guarantees
 
 
@@ -422,10 +393,10 @@ def _direct(
     width = half.scale * diameter - half.log_priors.min()
     first_views = np.cumsum(measure.counts) - measure.counts
     errors = int((scores[first_views].argmax(axis=1) != y).sum())
-    share, limit = errors / len(y), _clopper_pearson(errors, len(y), delta)
+    share, limit = errors / len(y), clopper_pearson(errors, len(y), delta)
     return {
-        "direct_cross_entropy": _bernstein(losses, width, delta, _entropy(y)),
-        "direct_error": _guarantee(share, limit - share, 0.0, _least_error(y)),
+        "direct_cross_entropy": bernstein(losses, width, delta, _entropy(y)),
+        "direct_error": make_guarantee(share, limit - share, 0.0, _least_error(y)),
     }
 
 
@@ -436,7 +407,7 @@ def _error(
     priors = np.bincount(y) / len(y)
     least = optimal_geometry(priors[priors > 0], temperature).value + _entropy(y)
     terms = cross_entropy.estimate, cross_entropy.deviation, cross_entropy.correction
-    error = _guarantee(*(term / np.log(2) for term in terms), _least_error(y))
+    error = make_guarantee(*(term / np.log(2) for term in terms), _least_error(y))
     return {"error": error, "floor": float(least / np.log(2))}
 
 
@@ -452,31 +423,6 @@ def _kernels_of_pairs(half: _FirstHalf, measure: Measure) -> np.ndarray:
         ratio = np.exp(exponents - log_b[i][:, None]) + np.exp(exponents - log_b[j])
         kernels[pair] += ratio.mean() / 2
     return kernels
-
-
-def _log_mean_exp(
-    z: np.ndarray, measure: Measure, scale: float, row: np.ndarray | None = None
-) -> np.ndarray:
-    """Return log E_b exp(λ z·z_b) over the measure, for each of the views z, (N,).
-
-    With the row of each, over the views of other rows. The largest exponent of each is
-    taken out, so that nothing is lost at a large λ.
-    """
-    columns, n = measure.anchors, measure.n_rows
-    mass = np.ones(len(columns)) if measure.mass is None else measure.mass
-    log_total, step = np.empty(len(z)), max(_BLOCK_SIZE // len(columns), 1)
-    for start in range(0, len(z), step):
-        block = slice(start, start + step)
-        similarity = z[block] @ columns.T
-        if row is not None:
-            similarity[row[block, None] == measure.row] = -np.inf
-        largest = similarity.max(axis=1)
-        similarity -= largest[:, None]
-        similarity *= scale
-        kernel = np.exp(similarity, out=similarity)
-        log_total[block] = np.log(np.einsum("ij,j->i", kernel, mass)) + scale * largest
-    share = 1 if row is None else (n - 1) / n
-    return log_total - np.log(len(columns) * share)
 
 
 def _squared_norms(measure: Measure) -> np.ndarray:
@@ -504,43 +450,6 @@ def _of_pairs(values: np.ndarray) -> np.ndarray:
 def _fewest(measure: Measure) -> int:
     """Return V, the fewest views of a row."""
     return int(measure.counts.min())
-
-
-def _bernstein(
-    values: np.ndarray, width: float, delta: float, trivial: float = 0.0
-) -> Guarantee:
-    """Return the guarantee on the mean of independent values (M,) of a range."""
-    M, log_term = len(values), np.log(2 / delta)
-    deviation = np.sqrt(2 * values.var(ddof=1) * log_term / M)
-    correction = 7 * width * log_term / (3 * (M - 1))
-    return _guarantee(values.mean(), deviation, correction, trivial)
-
-
-def _mcdiarmid(
-    estimate: float,
-    bias: float,
-    width: float,
-    n: int,
-    delta: float,
-    trivial: float = 0.0,
-) -> Guarantee:
-    """Return the guarantee on what a statistic, up to a bias, is in expectation."""
-    deviation = width * np.sqrt(-np.log(delta) / (2 * n))
-    return _guarantee(estimate, deviation, bias, trivial)
-
-
-def _guarantee(
-    estimate: float, deviation: float, correction: float, trivial: float
-) -> Guarantee:
-    """Return the guarantee, in Python's numbers. NaN is left of one that overflows."""
-    terms = (estimate, deviation, correction)
-    terms = (np.inf if np.isnan(term) else float(term) for term in terms)
-    return Guarantee(*terms, float(trivial))
-
-
-def _clopper_pearson(errors: int, n: int, delta: float) -> float:
-    """Return the largest error rate not refuted by so few errors in n, at level δ."""
-    return 1.0 if errors == n else float(beta.ppf(1 - delta, errors + 1, n - errors))
 
 
 def _partition_bias(scale: float, n: int) -> float:

@@ -437,8 +437,8 @@ def _polish(centers: np.ndarray, log_priors: np.ndarray, rate: float) -> np.ndar
     log_logistic = log_expit(A)
     lengths = _lengths(log_priors)
     slope = _tangent(rate * share[:, None] * softmax, centers) / lengths
-    # L-BFGS begins with a step of length 1: about a Newton step in this unit.
-    unit = np.linalg.norm(slope) * min(1 / rate, 1 / rate**2)
+    # L-BFGS begins with a step of length 1; in this unit, of the length of the slope.
+    unit = np.linalg.norm(slope)
     if unit == 0:
         return centers
 

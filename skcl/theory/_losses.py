@@ -193,7 +193,7 @@ def _logistic_of_rows(measure: Measure, temperature: float) -> np.ndarray:
     z, counts, row = measure.anchors, measure.counts, measure.row
     first = (np.cumsum(counts) - counts)[row]
     total = np.zeros(len(z))
-    for block in blocks_of(z):
+    for block in blocks_of(z, len(z)):
         negatives = z[block] @ z.T
         for v in range(counts.max()):
             has = v < counts[row[block]]  # rows of fewer views have no v-th

@@ -145,9 +145,33 @@ def log_mean_exp(measure: Measure, temperature: float) -> np.ndarray:
     return c + np.log(total / len(z))
 
 
-def blocks_of(anchors: np.ndarray) -> Iterator[slice]:
-    """Yield slices of the anchors, whose products with all are a block."""
-    step = max(_BLOCK_SIZE // len(anchors), 1)
+def log_mean_exp_of(
+    z: np.ndarray, measure: Measure, scale: float, row: np.ndarray | None = None
+) -> np.ndarray:
+    """Return log E_b exp(λ z·z_b) over the measure, for each of the views z, (N,).
+
+    With the row of each, over the views of other rows. The largest exponent of each is
+    taken out, so that nothing is lost at a large λ.
+    """
+    columns, n = measure.anchors, measure.n_rows
+    mass = np.ones(len(columns)) if measure.mass is None else measure.mass
+    log_total = np.empty(len(z))
+    for block in blocks_of(z, len(columns)):
+        similarity = z[block] @ columns.T
+        if row is not None:
+            similarity[row[block, None] == measure.row] = -np.inf
+        largest = similarity.max(axis=1)
+        similarity -= largest[:, None]
+        similarity *= scale
+        kernel = np.exp(similarity, out=similarity)
+        log_total[block] = np.log(np.einsum("ij,j->i", kernel, mass)) + scale * largest
+    share = 1 if row is None else (n - 1) / n
+    return log_total - np.log(len(columns) * share)
+
+
+def blocks_of(anchors: np.ndarray, n_columns: int) -> Iterator[slice]:
+    """Yield slices of the anchors, whose products with so many vectors are a block."""
+    step = max(_BLOCK_SIZE // n_columns, 1)
     for start in range(0, len(anchors), step):
         yield slice(start, start + step)
 
