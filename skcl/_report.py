@@ -147,7 +147,8 @@ class DiscrepancyReport:
         }
         index = pd.Index(self.classes, name="class")
         frame = pd.DataFrame(columns, index=index)
-        return frame.to_string(float_format="{:.4f}".format)
+        table = frame.to_string(float_format="{:.4f}".format)
+        return "\n".join(line.rstrip() for line in table.splitlines())
 
 
 def report_views(
