@@ -5,6 +5,7 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import logsumexp
 from sklearn.datasets import load_wine
 from sklearn.model_selection import train_test_split
 
@@ -136,10 +137,10 @@ def test_the_width_of_the_interval(loss):
         assert np.isfinite(theory.lower_bound(0.0, [0.1], t, loss))
 
 
-def test_the_width_of_the_logistic_interval_is_reached():
-    """The chord of log(1 + exp(-u)) on [-2 λ, 2 λ] is log cosh λ above it at 0.
+def test_the_width_of_the_logistic_interval():
+    """By hand: views ±1 of a row, with positive mean and center 0, of u ±2 λ or 0.
 
-    Views ±1 of a row, with positive mean and center 0: u is ±2 λ or 0.
+    The chord of log(1 + exp(-u)) on [-2 λ, 2 λ] is log cosh λ above it at 0.
     """
     lam = 2.0
     bound = theory.discrepancy_bound([[[1.0], [-1.0]]], [0], 1 / lam, "logistic")
@@ -148,7 +149,49 @@ def test_the_width_of_the_logistic_interval_is_reached():
     assert bound.incurred_loss == pytest.approx(np.log(2))
     width = bound.upper_bound - bound.lower_bound
     assert width == pytest.approx(np.log(np.cosh(lam)))
-    assert bound.lower_bound <= bound.incurred_loss <= bound.upper_bound
+    # A discrepancy of mean .2 adds it to the width, times λ.
+    bounds = [
+        bound_of(0.0, [0.1, 0.3], 1 / lam, "logistic")
+        for bound_of in (theory.lower_bound, theory.upper_bound)
+    ]
+    assert np.diff(bounds) == pytest.approx(width + 0.2 * lam)
+    assert bounds[1] == pytest.approx(lam * (0.2 + 0.05) / 2)
+
+
+def test_other_centers_widen_the_bound_by_their_distance():
+    """And the bound with their distances holds for the classes' own."""
+    rng = np.random.RandomState(8)
+    for _ in range(300):
+        views, y = random_rows(rng)
+        t = 10 ** rng.uniform(-1, 1)
+        bound = theory.discrepancy_bound(views, y, t)
+        moves = rng.normal(size=bound.centers.shape) * 10 ** rng.uniform(-3, 0)
+        others, moves = bound.centers + moves, np.linalg.norm(moves, axis=1)
+        with_others = theory.incurred_loss(views, y, t, centers=others)
+        allowed = (moves[y].mean() + moves.max()) / t
+        assert with_others <= bound.upper_bound + allowed + 1e-9
+        farther = theory.internal_discrepancy(views.mean(axis=1), others, y)
+        upper = theory.upper_bound(bound.contrastive_loss, farther, t)
+        assert bound.incurred_loss <= upper + 1e-9
+
+
+def test_the_entropic_relaxation_bounds_what_its_own_clusters_incur():
+    """For any centers, with the rows' nearest as classes: docs/theory.md, 7.4."""
+    rng = np.random.RandomState(9)
+    for _ in range(300):
+        views, _ = random_rows(rng)
+        K, t, tau = (
+            rng.randint(1, 6),
+            10 ** rng.uniform(-1, 1),
+            10 ** rng.uniform(-3, 0),
+        )
+        means = views.mean(axis=1)
+        centers = 0.5 * rng.normal(size=(K, means.shape[1]))
+        squared = ((means[:, None] - centers) ** 2).sum(axis=2)
+        entropic = -tau * logsumexp(-squared / tau, axis=1).mean()
+        bound = theory.discrepancy_bound(views, squared.argmin(axis=1), t)
+        upper = bound.contrastive_loss + (entropic + tau * np.log(K)) / t
+        assert bound.incurred_loss <= upper + 1e-9
 
 
 def test_rows_weigh_the_same_however_many_views_they_have():

@@ -1,5 +1,6 @@
-"""The code in the README runs, in order, as one program."""
+"""The code in the documents runs, in order, as one program; what they name exists."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -22,3 +23,21 @@ def test_code_blocks_run(path, capsys):
 def test_the_example_of_the_readme_is_five_lines():
     first = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     assert len([line for line in first.group(1).splitlines() if line]) == 5
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_the_tests_that_are_named_exist(path):
+    named = re.findall(r"(tests/[\w./-]+)::(\w+)", path.read_text())
+    assert named or path.name != "theory.md"
+    missing = [
+        f"{file}::{name}" for file, name in named if name not in names_of_tests(file)
+    ]
+    assert not missing
+
+
+def names_of_tests(file):
+    """Return the names of the tests in a file; none if there is no such file."""
+    path = ROOT / file
+    tree = ast.parse(path.read_text() if path.is_file() else "")
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return {name for name in names if name.startswith("test_")}

@@ -12,10 +12,10 @@ PACKAGE = Path(skcl.__file__).parent
 
 # From the ground up. A file imports from lower floors only, never from its own.
 FLOORS = [
-    {"_blocks", "_weights", "theory._geometry", "theory._guarantee"},
+    {"_blocks", "_weights", "theory._guarantee"},
     {"losses", "incurred", "clustering", "augmentations", "networks", "datasets"}
     | {"theory._measure"},
-    {"_torch", "theory._discrepancy"},
+    {"_torch", "theory._discrepancy", "theory._geometry"},
     {"_kmeans", "_labels", "_sampling", "_table", "theory._losses"},
     {"_preprocessing", "_training", "theory._bound", "theory._certificate"},
     {"_callables", "_model", "theory"},

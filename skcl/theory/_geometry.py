@@ -18,11 +18,14 @@ Bounds and Downstream Behaviors" (2026); the formulas are derived in this projec
 """
 
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 from scipy.linalg import helmert
 from scipy.optimize import brentq, minimize
 from scipy.special import log_expit, logsumexp
+
+from skcl.theory._measure import check_temperature
 
 _EPS = np.finfo(np.float64).eps
 
@@ -135,7 +138,7 @@ def optimal_geometry(priors, temperature):
     >>> geometry.gap < 1e-7
     True
     """
-    priors, temperature = _check_priors(priors), _check_temperature(temperature)
+    priors, temperature = _check_priors(priors), check_temperature(temperature)
     at = max(temperature, _COLDEST)
     gram = _closed_form(priors, at)
     if gram is None:
@@ -281,36 +284,28 @@ def _check_priors(priors) -> np.ndarray:
     given, priors = priors, np.asarray(priors, dtype=np.float64)
     if priors.ndim != 1 or len(priors) == 0:
         raise ValueError(
-            f"priors have shape {priors.shape}: expected is a vector, one frequency "
-            "per class."
+            f"priors is of shape {priors.shape}: (n_classes,), one frequency a class, "
+            "is allowed."
         )
     if not (np.isfinite(priors).all() and (priors > 0).all()):
         raise ValueError(
-            f"priors={given!r}: expected are finite positive numbers. Leave classes "
+            f"priors={given!r}: finite numbers above 0 are allowed. Leave classes "
             "without rows out."
         )
     total = priors.sum()
     if abs(total - 1) > 1e-6:
         raise ValueError(
-            f"priors={given!r} sum to {total:.9g}: expected is 1, to 1e-6. Divide "
+            f"priors={given!r} has the sum {total:.9g}: 1, to 1e-6, is allowed. Divide "
             "counts by their sum."
         )
     return priors / total
 
 
-def _check_temperature(temperature) -> float:
-    if not 0 < temperature < np.inf:
-        raise ValueError(
-            f"temperature={temperature!r}: expected is a finite positive number."
-        )
-    return float(temperature)
-
-
 def _check_cosine(max_cosine) -> float:
-    if not -1 <= max_cosine < 1:
+    if not (isinstance(max_cosine, Real) and -1 <= max_cosine < 1):
         raise ValueError(
-            f"max_cosine={max_cosine!r}: expected is a number in [-1, 1), a limit that "
-            "a cosine can exceed."
+            f"max_cosine={max_cosine!r}: a number from -1 on and below 1, which a "
+            "cosine can exceed, is allowed."
         )
     return float(max_cosine)
 
