@@ -1,4 +1,4 @@
-"""Choosing temperature and regularizer weight: without labels, by them, by the result.
+"""Choosing temperature and regularizer weight by the bound, by labels, by the result.
 
 Searches the same grid on real imbalanced tables by three criteria at once:
 
@@ -35,15 +35,15 @@ MARKERS = "ovs^"  # one for each temperature
 
 MISLEADING = """
 Where each misleads
-- The bound knows clusters, not classes. The regularizer makes clusters, so the bound
-  likes more weight than the classes need, up to the weight at which the embedding
-  collapses. Where it is vacuous, at 0 or above, it says nothing: the scorer warns.
-- The incurred loss changes with the temperature by itself, which divides its scores:
-  compare it within a temperature. It is a mean over rows, in which a rare class counts
-  little. What it does not do is to prefer a collapse, where it is 0.
-- Balanced accuracy is what is wanted, but it sees few rows of the rare class: between
-  settings it differs not much more than between folds, and the best of sixteen is
-  partly luck.
+- The bound knows clusters, not classes: the regularizer, which makes clusters, improves
+  it whether or not these are the classes. Where it is vacuous, at 0 or above, it says
+  nothing, and the scorer warns.
+- The incurred loss changes with the temperature by itself, which divides its scores, so
+  that it compares settings of one temperature. It is a mean over rows, in which a rare
+  class counts little. It does not prefer a collapse, where it is 0.
+- Balanced accuracy is what is wanted, but it rests on the rare class's few rows: see
+  the deviation between folds. The best of sixteen settings is partly the luckiest.
+A rank correlation near 0, or below, is a table on which the criterion does not help.
 """
 
 

@@ -45,9 +45,10 @@ from skcl._pipeline import (
     regularizer_clusters,
 )
 from skcl._report import (
+    VACUOUS,
+    certify,
     report_representation,
     report_views,
-    vacuous_message,
 )
 from skcl._table import check_table, forget_fit
 from skcl._torch import draw_seed
@@ -277,6 +278,8 @@ class DiscrepancyScorer(
         ------
         ValueError
             If y has -1, a class that fit did not see, or fit had no labels.
+        NotFittedError
+            Before fit.
         """
         measured = self._measure(X, y)
         if y is not None and len(measured.codes) < len(y):
@@ -305,6 +308,8 @@ class DiscrepancyScorer(
         ValueError
             If y has a class that fit did not see, fit had no labels, or a weight is
             negative.
+        NotFittedError
+            Before fit.
         """
         measured = self._measure(X, y, sample_weight)
         encoder = None if self.encoder_ is None else find_encoder(self.encoder_)[1]
@@ -339,6 +344,8 @@ class DiscrepancyScorer(
         ValueError
             If y has a class that fit did not see, fit had no labels, or a weight is
             negative.
+        NotFittedError
+            Before fit.
 
         Examples
         --------
@@ -367,16 +374,17 @@ class DiscrepancyScorer(
             return report_representation(
                 _means(views), codes, classes, weight, np.finfo(views.dtype).eps
             )
-        return report_views(
+        of_encoder = {"temperature": encoder.temperature, "loss": encoder.loss}
+        certificate = certify(
             views,
-            codes,
-            classes,
+            None if y is None else codes,
             weight,
-            temperature=encoder.temperature,
-            loss=encoder.loss,
             confidence=self.confidence,
             random_state=self._views_seed_,
-            has_labels=y is not None,
+            **of_encoder,
+        )
+        return report_views(
+            views, codes, classes, weight, certificate=certificate, **of_encoder
         )
 
     def __call__(self, estimator, X, y=None, sample_weight=None):
@@ -452,6 +460,7 @@ class DiscrepancyScorer(
 
     def _measure(self, X, y, sample_weight=None) -> "Measured":
         check_is_fitted(self, "centers_")
+        self._validate_params()  # which may have been set since fit
         _, X, y, sample_weight = _drop_zero_weights(X, y, sample_weight)
         views = self._views(X)
         if y is None:
@@ -553,39 +562,43 @@ class Measured(NamedTuple):
 
 def _evaluate(term: str, measured: Measured, encoder: Any) -> float:
     """Return a term; an encoder of None leaves those of a representation."""
-    partition, weight = measured.partition(), measured.weight
-    discrepancy = theory.internal_discrepancy(*partition)
-    match term:
-        case "discrepancy":
-            return float(np.average(discrepancy, weights=weight))
-        case "squared_discrepancy":
-            return float(np.average(discrepancy**2, weights=weight))
-        case "relative_discrepancy":
-            rounding = np.finfo(measured.views.dtype).eps
-            return theory.relative_discrepancy(
-                *partition, rounding, sample_weight=weight
-            )
+    if term in REPRESENTATION_TERMS:
+        return _of_representation(term, measured)
     if callable(encoder.loss):
         raise ValueError(
             f"term={term!r} is not defined for the encoder's loss={encoder.loss!r}, a "
             f"callable; {REPRESENTATION_TERMS} are allowed."
         )
-    views, centers, codes, _ = measured
-    temperature, loss = encoder.temperature, encoder.loss
+    return _of_loss(term, measured, encoder.temperature, encoder.loss)
+
+
+def _of_representation(term: str, measured: Measured) -> float:
+    partition, weight = measured.partition(), measured.weight
+    if term == "relative_discrepancy":
+        rounding = np.finfo(measured.views.dtype).eps
+        return theory.relative_discrepancy(
+            *partition, rounding=rounding, sample_weight=weight
+        )
+    power = {"discrepancy": 1, "squared_discrepancy": 2}[term]
+    discrepancy = theory.internal_discrepancy(*partition)
+    return float(np.average(discrepancy**power, weights=weight))
+
+
+def _of_loss(term: str, measured: Measured, temperature: float, loss: str) -> float:
+    views, centers, codes, weight = measured
+    of_rows = {"loss": loss, "sample_weight": weight}
     if term == "incurred_loss":
         return theory.incurred_loss(
-            views, codes, temperature, loss, centers, sample_weight=weight
+            views, codes, temperature, centers=centers, **of_rows
         )
-    contrastive = theory.contrastive_loss(
-        views, temperature, loss, codes, sample_weight=weight
-    )
+    contrastive = theory.contrastive_loss(views, temperature, y=codes, **of_rows)
     if term == "contrastive_loss":
         return contrastive
-    bound = theory.upper_bound(
-        contrastive, discrepancy, temperature, loss, sample_weight=weight
-    )
+    discrepancy = theory.internal_discrepancy(*measured.partition())
+    bound = theory.upper_bound(contrastive, discrepancy, temperature, **of_rows)
     if theory.is_vacuous(bound, temperature, loss):
-        warn(f"Scored by the bound, but {vacuous_message(bound, loss)}", stacklevel=3)
+        # Without the number, so that a search says it once.
+        warn(f"Scored by the bound, but {VACUOUS}", stacklevel=4)
     return bound
 
 

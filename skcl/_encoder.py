@@ -1,6 +1,6 @@
 """The contrastive encoder."""
 
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import partial
 from numbers import Integral, Real
 from typing import NamedTuple
@@ -387,7 +387,13 @@ class ContrastiveEncoder(
             )
         return self._fit(X, y, sample_weight, n_epochs=1, classes=classes)
 
-    def _fit(self, X, y, sample_weight, *, n_epochs, classes=None):
+    def _fit_watched(self, X, y, watch):
+        """Fit, and after each epoch call watch with the encoder as it is then."""
+        self._validate_params()
+        forget_fit(self)
+        return self._fit(X, y, None, n_epochs=self.max_iter, watch=watch)
+
+    def _fit(self, X, y, sample_weight, *, n_epochs, classes=None, watch=None):
         """Train from the beginning, or go on where there is a model already."""
         # Whatever can be refused is refused before training starts.
         resumed = self.__sklearn_is_fitted__()
@@ -416,20 +422,32 @@ class ContrastiveEncoder(
                 trainer.resume(self._progress_)
             if self._has_callables():
                 try_callables(trainer, batch[:64], self.n_components)
-            progress = trainer.fit(
+            learned = (model, trainer.progress, seeds, regularizer)
+            trainer.fit(
                 batch[training],
                 n_epochs=n_epochs,
                 max_iter=self.max_iter,
                 order=self._make_order(data.codes, training, device),
                 stopping=self._make_stopping(model, batch, held_out, seeds.held_out),
+                watch=watch and partial(self._show, watch, *learned),
                 verbose=bool(self.verbose),
             )
 
+        self._keep(*learned)
+        return self
+
+    def _keep(self, model, progress, seeds, regularizer):
+        """Set what was learned."""
         model.network.eval()
         self._model_, self._progress_, self._seeds_ = model, progress, seeds
         self.regularizer_ = regularizer
         self._set_history(progress.history)
-        return self
+
+    def _show(self, watch, *learned):
+        """Call watch with a fitted encoder that has learned so much."""
+        encoder = copy(self)
+        encoder._keep(*learned)
+        watch(encoder)
 
     def _split(self, data, seed):
         """Return the rows to train on and those to hold out."""

@@ -4,13 +4,25 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.special import entr
 
 from skcl import theory
+from skcl.theory._discrepancy import terms_of_representation
 
 # The losses whose incurred loss is InfoNCE's, of which the certificate and the optimal
 # geometry speak.
 LOG_LOSSES = ("infonce", "supcon")
-MIN_CERTIFIED_ROWS = 8
+
+# Above it the optimal geometry takes more than seconds.
+MAX_OPTIMAL_CLASSES = 200
+
+# Of unit vectors, whose variance is 1 at most: below it they are nearly one point.
+NEARLY_CONSTANT = 0.01
+
+VACUOUS = (
+    "the bound is vacuous: no less than the incurred loss of an encoder that maps all "
+    "rows to one point."
+)
 
 # The lines of the printed table, in their order.
 OVERALL = {
@@ -48,7 +60,7 @@ OF_CLASSES = {
 }
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DiscrepancyReport:
     """What :meth:`DiscrepancyScorer.report` found; printed, a table.
 
@@ -69,7 +81,8 @@ class DiscrepancyReport:
         other losses than "infonce" and "supcon", with weights, below 8 rows, and for
         single views without labels.
     geometry : skcl.theory.OptimalGeometry or None
-        The centers of least incurred loss, where there is an "optimal_loss".
+        The centers of least incurred loss, where there is an "optimal_loss": for those
+        losses, up to 200 classes.
     warnings : tuple of str
         What makes a number look better than the embedding is.
     """
@@ -95,7 +108,6 @@ class DiscrepancyReport:
             "n_rows": self.per_class["n_rows"].sum(),
             "prior": 1.0,
             **self.overall,
-            "collapsed": self.overall["relative_discrepancy"] == 1,
         }
         names = dict.fromkeys([*OF_CLASSES, *OVERALL, *self.per_class, *overall])
         missing = np.full(len(self.classes), np.nan)
@@ -117,7 +129,7 @@ class DiscrepancyReport:
         return "\n".join(
             f"{label:<42}{self.overall[name]:>10.4f}"
             for name, label in OVERALL.items()
-            if name in self.overall
+            if not np.isnan(self.overall.get(name, np.nan))
         )
 
     def _guarantees(self) -> str:
@@ -134,10 +146,14 @@ class DiscrepancyReport:
             note = f"  vacuous: {guarantee.trivial:.4f} is trivial"
             line = f"{label:<42}{guarantee.bound:>10.4g}{note * guarantee.vacuous}"
             lines.append(line)
-            if name == "error":
+            if name == "error" and self.geometry is not None:
                 label = "  which cannot be guaranteed to be below"
-                lines.append(f"{label:<42}{self.certificate.floor:>10.4g}")
+                lines.append(f"{label:<42}{self._least_error_guarantee():>10.4g}")
         return "\n".join(lines)
+
+    def _least_error_guarantee(self) -> float:
+        """Return the least cross-entropy over log 2, at these class frequencies."""
+        return (self.geometry.value + entr(self.geometry.priors).sum()) / np.log(2)
 
     def _classes(self) -> str:
         columns = {
@@ -159,30 +175,19 @@ def report_views(
     *,
     temperature: float,
     loss: str,
-    confidence: float,
-    random_state: int,
-    has_labels: bool,
+    certificate: theory.Certificate | None,
 ) -> DiscrepancyReport:
     """Report on views (n, V, d) of rows of known class, codes (n,) into the classes."""
     bound = theory.discrepancy_bound(
         views, codes, temperature, loss, sample_weight=weight
     )
+    classes = classes[bound.classes]
     overall = {name: getattr(bound, name) for name in OVERALL if hasattr(bound, name)}
-    certificate = geometry = None
-    if loss in LOG_LOSSES:
-        geometry = theory.optimal_geometry(bound.per_class["prior"], temperature)
+    overall["collapsed"] = _is_collapsed(overall, classes, NEARLY_CONSTANT)
+    geometry = _optimal_geometry(bound)
+    if geometry is not None:
         overall["optimal_loss"] = geometry.value
         overall["optimality_gap"] = bound.incurred_loss - geometry.value
-        enough = len(views) >= MIN_CERTIFIED_ROWS and (has_labels or views.shape[1] > 1)
-        if weight is None and enough:
-            certificate = theory.certificate(
-                views,
-                codes if has_labels else None,
-                temperature,
-                confidence,
-                random_state=random_state,
-            )
-    classes = classes[bound.classes]
     at = "" if loss == "spectral" else f" at temperature {temperature:g}"
     return DiscrepancyReport(
         f"{len(views)} rows, {views.shape[1]} views each; loss {loss}{at}",
@@ -199,6 +204,36 @@ def report_views(
     )
 
 
+def certify(
+    views: np.ndarray,
+    codes: np.ndarray | None,
+    weight: np.ndarray | None,
+    *,
+    temperature: float,
+    loss: str,
+    confidence: float,
+    random_state: int,
+) -> theory.Certificate | None:
+    """Return the certificate of views, by their labels if there are any; None without.
+
+    It needs InfoNCE's incurred loss, equal weights, rows enough, and without labels two
+    views of each.
+    """
+    single = codes is None and views.shape[1] < 2
+    few = len(views) < theory.FEWEST_ROWS
+    if loss not in LOG_LOSSES or weight is not None or single or few:
+        return None
+    return theory.certificate(
+        views, codes, temperature, confidence, random_state=random_state
+    )
+
+
+def _optimal_geometry(bound: theory.DiscrepancyBound) -> theory.OptimalGeometry | None:
+    if bound.loss not in LOG_LOSSES or len(bound.classes) > MAX_OPTIMAL_CLASSES:
+        return None
+    return theory.optimal_geometry(bound.per_class["prior"], bound.temperature)
+
+
 def report_representation(
     means: np.ndarray,
     codes: np.ndarray,
@@ -208,9 +243,8 @@ def report_representation(
 ) -> DiscrepancyReport:
     """Report on a representation (n, d), which has neither views nor a temperature."""
     present, codes = np.unique(codes, return_inverse=True)
-    overall, per_class = theory.discrepancy_terms(
-        means, codes, sample_weight=weight, rounding=rounding
-    )
+    overall, per_class = terms_of_representation(means, codes, weight, rounding)
+    overall["collapsed"] = _is_collapsed(overall, present, 0.0)
     return DiscrepancyReport(
         f"{len(means)} rows",
         classes[present],
@@ -220,11 +254,13 @@ def report_representation(
     )
 
 
-def _of_collapse(overall: dict, per_class: dict, classes: np.ndarray) -> tuple:
-    if overall["relative_discrepancy"] == 1 and len(classes) > 1:
+def _of_collapse(
+    overall: dict[str, float], per_class: dict[str, np.ndarray], classes: np.ndarray
+) -> tuple[str, ...]:
+    if overall["collapsed"]:
         return (
             "the embedding has collapsed: positive means do not tell the classes "
-            "apart at all. A discrepancy near 0 is no merit then.",
+            "apart, or are nearly one point. A discrepancy near 0 is no merit then.",
         )
     collapsed = classes[per_class["collapsed"]]
     if not len(collapsed):
@@ -236,19 +272,18 @@ def _of_collapse(overall: dict, per_class: dict, classes: np.ndarray) -> tuple:
     )
 
 
-def _of_the_bound(bound: theory.DiscrepancyBound) -> tuple:
-    if not bound.vacuous:
-        return ()
-    return (vacuous_message(bound.upper_bound, bound.loss),)
+def _is_collapsed(
+    overall: dict[str, float], classes: np.ndarray, smallest: float
+) -> bool:
+    """Return whether all classes are one, or the variance is below the smallest."""
+    relative = overall["relative_discrepancy"]
+    # The squared discrepancy is that share of the variance.
+    tiny = overall["squared_discrepancy"] < smallest * relative
+    return len(classes) > 1 and bool(relative == 1 or tiny)
 
 
-def vacuous_message(upper_bound: float, loss: str) -> str:
-    """Return why a bound says nothing."""
-    return (
-        f"the bound is vacuous: {upper_bound:.4f} is no less than "
-        f"{theory.CONSTANT_LOSS[loss]:.4f}, the incurred loss of an encoder that maps "
-        "all rows to one point."
-    )
+def _of_the_bound(bound: theory.DiscrepancyBound) -> tuple[str, ...]:
+    return (VACUOUS,) if bound.vacuous else ()
 
 
 def _of_temperature(bound: theory.DiscrepancyBound) -> tuple[str, ...]:

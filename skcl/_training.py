@@ -206,12 +206,14 @@ class Trainer:
         max_iter: int,
         order: Callable[[Generator], Tensor] | None = None,
         stopping: Stopping | None = None,
+        watch: Callable[[], None] | None = None,
         verbose: bool = False,
     ) -> Progress:
         """Run up to n_epochs; with `stopping`, put the best weights back.
 
         The regularizer sets in at a share of max_iter epochs, counted over all fits,
         and never steps back. `order` draws the rows of an epoch; None is each once.
+        `watch` is called after each epoch.
         """
         progress, history = self.progress, self.progress.history
         order = order or partial(uniform_order, len(rows))
@@ -229,6 +231,8 @@ class Trainer:
             state = self._start(means, rows)
             parts, shares = self._epoch(rows, order, state, weight, means)
             history.append(parts, shares, weight)
+            if watch is not None:
+                watch()
             if verbose:
                 epochs.set_postfix(history.latest())
             if stopping is not None:

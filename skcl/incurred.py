@@ -13,6 +13,7 @@ argmax_k s_k(x) is then the Bayes rule for the balanced error, however rare a cl
 The Bayes rule for the plain error is argmax_k π_k p(x | k).
 """
 
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -45,12 +46,18 @@ def infonce(
         π, not negative, of sum 1. The scores of a class of prior 0 are read only for
         the rows of that class.
     sample_weight : Tensor of shape (n,) or None
-        Weights of the rows, of which only ratios matter; None weighs them equally.
+        Positive weights of the rows, of which only ratios matter; None weighs them
+        equally.
 
     Returns
     -------
     Tensor of shape ()
         The loss.
+
+    Raises
+    ------
+    ValueError
+        If a shape does not fit, y holds no codes, or the priors do not sum to 1.
 
     References
     ----------
@@ -112,12 +119,18 @@ def spectral(
         π, not negative, of sum 1. The scores of a class of prior 0 are read only for
         the rows of that class.
     sample_weight : Tensor of shape (n,) or None
-        Weights of the rows, of which only ratios matter; None weighs them equally.
+        Positive weights of the rows, of which only ratios matter; None weighs them
+        equally.
 
     Returns
     -------
     Tensor of shape ()
         The loss.
+
+    Raises
+    ------
+    ValueError
+        If a shape does not fit, y holds no codes, or the priors do not sum to 1.
 
     References
     ----------
@@ -165,12 +178,18 @@ def logistic(
         π, not negative, of sum 1. The scores of a class of prior 0 are read only for
         the rows of that class.
     sample_weight : Tensor of shape (n,) or None
-        Weights of the rows, of which only ratios matter; None weighs them equally.
+        Positive weights of the rows, of which only ratios matter; None weighs them
+        equally.
 
     Returns
     -------
     Tensor of shape ()
         The loss.
+
+    Raises
+    ------
+    ValueError
+        If a shape does not fit, y holds no codes, or the priors do not sum to 1.
 
     References
     ----------
@@ -205,13 +224,35 @@ def _split(scores: Tensor, y: Tensor, priors: Tensor) -> tuple[Tensor, Tensor, T
     What stands for an absent class in the scores, even NaN, must not spoil a product
     with its prior of 0.
     """
+    if scores.ndim != 2 or not scores.is_floating_point():
+        raise ValueError(
+            f"scores is of shape {tuple(scores.shape)} and {scores.dtype}: (n_rows, "
+            "n_classes) of floats is allowed."
+        )
+    n, K = scores.shape
+    _check_shape("y", y, (n,))
+    _check_shape("priors", priors, (K,))
     priors = priors.to(scores)
-    own = scores.gather(1, y.to(scores.device)[:, None])
+    if (priors < 0).any() or not (priors.sum() - 1).abs() < 0.01:
+        raise ValueError(
+            f"priors={priors.tolist()}: not negative, of sum 1, is needed."
+        )
+    if y.is_floating_point() or ((y < 0) | (y >= K)).any():
+        raise ValueError(f"y holds other than whole numbers from 0 to {K - 1}.")
+    own = scores.gather(1, y.to(scores.device, torch.int64)[:, None])
     return own, scores.masked_fill(priors == 0, 0), priors
 
 
 def _mean(losses: Tensor, sample_weight: Tensor | None) -> Tensor:
     if sample_weight is None:
         return mean(losses)
+    _check_shape("sample_weight", sample_weight, losses.shape)
     w = sample_weight.to(losses)
     return mean(losses, w / w.max())
+
+
+def _check_shape(name: str, given: Tensor, allowed: tuple[int, ...]) -> None:
+    if given.shape != allowed:
+        raise ValueError(
+            f"{name} is of shape {tuple(given.shape)}: {tuple(allowed)} is allowed."
+        )

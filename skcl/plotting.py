@@ -1,8 +1,12 @@
 """Displays: what the theory says of an encoder, as pictures. They need matplotlib."""
 
+from functools import partial
+from numbers import Integral, Real
+
 import numpy as np
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
+from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from skcl import theory
 from skcl._labels import encode_labels
@@ -20,7 +24,7 @@ class BoundDisplay:
 
     Parameters
     ----------
-    values : array of shape (n_points,)
+    values : list of length n_points
         Epochs, or values of a parameter.
     bounds : list of n_points skcl.theory.DiscrepancyBound
         What was measured at each.
@@ -48,12 +52,12 @@ class BoundDisplay:
     >>> X, y = load_wine(return_X_y=True)
     >>> encoder = ContrastiveEncoder(max_iter=4, random_state=0)
     >>> display = BoundDisplay.from_estimator(encoder, X, y)
-    >>> display.values.tolist()
+    >>> display.values
     [1, 2, 3, 4]
     """
 
     def __init__(self, values, bounds, *, name="epoch"):
-        self.values = np.asarray(values)
+        self.values = values
         self.bounds = bounds
         self.name = name
 
@@ -84,20 +88,13 @@ class BoundDisplay:
             self.lines_ += self.ax_.plot(
                 x, of_points, style, color=color, marker="o", ms=3, label=label
             )
-        constant = theory.CONSTANT_LOSS[self.bounds[0].loss]
-        self.ax_.axhline(constant, color="0.6", lw=1, zorder=0)
-        self.ax_.annotate(
-            "constant encoder",
-            (1, constant),
-            xycoords=("axes fraction", "data"),
-            xytext=(-3, 3),
-            textcoords="offset points",
-            ha="right",
-            color="0.4",
-            fontsize="small",
-        )
+        constants = {theory.CONSTANT_LOSS[bound.loss] for bound in self.bounds}
+        if len(constants) == 1:
+            _mark_constant(self.ax_, *constants)
         if ticks is not None:
             self.ax_.set_xticks(x, ticks)
+        elif all(isinstance(value, Integral) for value in self.values):
+            self.ax_.xaxis.get_major_locator().set_params(integer=True)
         self.ax_.set(xlabel=self.name, ylabel="loss, lower is better")
         above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
         self.ax_.legend(**above, ncols=3, frameon=False, fontsize="small")
@@ -123,8 +120,8 @@ class BoundDisplay:
         Parameters
         ----------
         estimator : ContrastiveEncoder or Pipeline
-            With one of the built-in losses. It is cloned. Over training, a pipeline has
-            to end in the encoder.
+            With one of the built-in losses. It is cloned. Over training, it ends in
+            the encoder.
         X : array-like of shape (n_samples, n_features)
             Rows to fit.
         y : array-like of shape (n_samples,)
@@ -133,8 +130,8 @@ class BoundDisplay:
             The parameter, such as "regularizer_weight", or in a pipeline
             "contrastiveencoder__regularizer_weight". None: over training.
         param_range : list, default=None
-            Values of the parameter, or numbers of epochs, ascending. None is, over
-            training, up to 20 epochs spread over `max_iter`.
+            Values of the parameter, or numbers of epochs of one training, ascending and
+            up to `max_iter`. None is, over training, up to 20 epochs spread over it.
         X_val, y_val : array-like, default=None
             Rows to measure, and their classes; None are those of fit.
         n_views : int, default=8
@@ -151,29 +148,35 @@ class BoundDisplay:
 
         Raises
         ------
+        ImportError
+            If matplotlib is not installed.
         ValueError
             If only one of X_val and y_val, or param_name without param_range, is given,
-            the encoder's loss is a callable, or an epoch is not a positive integer
-            above the one before.
+            param_range is empty, the encoder's loss is a callable, or an epoch is out
+            of range.
         """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
         if (X_val is None) != (y_val is None):
             raise ValueError("X_val and y_val go together: one of them is None.")
-        measured = (X, y) if X_val is None else (X_val, y_val)
-        if param_name is None:
-            values, fits = _over_training(estimator, X, y, param_range)
-        elif param_range is None:
+        if param_name is not None and param_range is None:
             raise ValueError(f"param_range=None: values of {param_name} are needed.")
-        else:
-            values, fits = (
-                param_range,
-                (
-                    clone(estimator).set_params(**{param_name: value}).fit(X, y)
-                    for value in param_range
-                ),
-            )
-        bounds = [_measure(fit, *measured, n_views, random_state) for fit in fits]
-        name = "epoch" if param_name is None else param_name.split("__")[-1]
-        return cls(values, bounds, name=name.replace("_", " ")).plot(ax)
+        X_val, y_val = (X, y) if X_val is None else (X_val, y_val)
+        measure = partial(_measure, y=y_val, n_views=n_views, random_state=random_state)
+        estimator = clone(estimator)
+        if param_name is None:
+            epochs = _check_epochs(param_range, find_encoder(estimator)[1].max_iter)
+            bounds = _over_training(estimator, X, y, X_val, epochs, measure)
+            return cls(list(bounds), list(bounds.values())).plot(ax)
+        values = list(param_range)
+        if not values:
+            raise ValueError(f"param_range=[]: values of {param_name} are needed.")
+        fits = (
+            clone(estimator).set_params(**{param_name: value}).fit(X, y)
+            for value in values
+        )
+        bounds = [measure(fit, X_val) for fit in fits]
+        name = param_name.split("__")[-1].replace("_", " ")
+        return cls(values, bounds, name=name).plot(ax)
 
     @classmethod
     def from_predictions(
@@ -205,10 +208,14 @@ class BoundDisplay:
 
         Raises
         ------
+        ImportError
+            If matplotlib is not installed.
         ValueError
             If there are not as many views as values, or
             :func:`skcl.theory.discrepancy_bound` refuses them.
         """
+        check_matplotlib_support(f"{cls.__name__}.from_predictions")
+        values = list(values)
         if len(views) != len(values):
             raise ValueError(
                 f"views has {len(views)} arrays for {len(values)} values: one for each "
@@ -281,6 +288,10 @@ class GeometryDisplay:
                 1, 2, figsize=(9, 4.2), sharey=True, layout="constrained"
             )
         self.axes_ = np.asarray(axes)
+        if self.axes_.shape != (2,):
+            raise ValueError(
+                f"axes is of shape {self.axes_.shape}: two matplotlib Axes are allowed."
+            )
         self.figure_ = self.axes_[0].figure
         for ax, gram, title in zip(
             self.axes_, (self.actual, self.optimal), ("actual", "optimal"), strict=True
@@ -320,10 +331,13 @@ class GeometryDisplay:
 
         Raises
         ------
+        ImportError
+            If matplotlib is not installed.
         ValueError
             If the estimator has no encoder, or one of another loss.
         """
-        bound = _measure(estimator, X, y, n_views, random_state)
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        bound = _measure(estimator, X, y=y, n_views=n_views, random_state=random_state)
         if bound.loss not in ("infonce", "supcon"):
             raise ValueError(
                 f"loss={bound.loss!r}: the optimal geometry is that of InfoNCE; "
@@ -353,9 +367,12 @@ class GeometryDisplay:
 
         Raises
         ------
+        ImportError
+            If matplotlib is not installed.
         ValueError
             If :func:`skcl.theory.discrepancy_bound` refuses them.
         """
+        check_matplotlib_support(f"{cls.__name__}.from_predictions")
         return cls._from_bound(theory.discrepancy_bound(views, y, temperature), axes)
 
     @classmethod
@@ -373,45 +390,69 @@ def _axes(ax):
     return plt.subplots(layout="constrained")[1]
 
 
+def _mark_constant(ax, constant):
+    """Draw what an encoder incurs that maps all rows to one point."""
+    ax.axhline(constant, color="0.6", lw=1, zorder=0)
+    ax.annotate(
+        "constant encoder",
+        (1, constant),
+        xycoords=("axes fraction", "data"),
+        xytext=(-3, 3),
+        textcoords="offset points",
+        ha="right",
+        color="0.4",
+        fontsize="small",
+    )
+
+
 def _positions(values):
     """Return where to draw values, and their labels if these do not follow."""
-    if values.dtype.kind in "iuf":
-        gaps = np.diff(values)
+    if all(isinstance(value, Real) for value in values):
+        gaps = np.diff(np.asarray(values, dtype=float))
         if (gaps > 0).all() and (len(gaps) == 0 or gaps.max() <= 3 * gaps.min()):
             return values, None
-    return np.arange(len(values)), [str(value) for value in values.tolist()]
+    return range(len(values)), [str(value) for value in values]
 
 
-def _over_training(estimator, X, y, epochs):
-    """Return epochs, and the estimator at each, as it trains."""
-    estimator = clone(estimator)
-    before, encoder = find_encoder(estimator)
+def _check_epochs(epochs, max_iter):
     if epochs is None:
-        epochs = np.unique(np.linspace(1, encoder.max_iter, 20).round().astype(int))
-    steps = np.diff([0, *epochs])
-    if (steps < 1).any():
+        return np.unique(np.linspace(1, max_iter, 20).round().astype(int)).tolist()
+    epochs = list(epochs)
+    are_whole = all(isinstance(epoch, Integral) for epoch in epochs)
+    if not (epochs and are_whole and min(np.diff([0, *epochs])) > 0):
         raise ValueError(
-            f"param_range={list(epochs)}: ascending numbers of epochs from 1 on are "
-            "allowed."
+            f"param_range={epochs}: ascending numbers of epochs from 1 on are allowed."
         )
-    if isinstance(estimator, Pipeline) and estimator.steps[-1][1] is not encoder:
+    if epochs[-1] > max_iter:
         raise ValueError(
-            "over training, a pipeline has to end in the encoder: its last step is "
-            f"{type(estimator.steps[-1][1]).__name__}."
+            f"param_range={epochs}: epochs up to max_iter={max_iter} are allowed."
+        )
+    return epochs
+
+
+def _over_training(estimator, X, y, X_val, epochs, measure):
+    """Fit an estimator; return the bound on X_val after each of the epochs."""
+    before, encoder = find_encoder(estimator)
+    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+    if last is not encoder or not hasattr(encoder, "_fit_watched"):
+        raise ValueError(
+            "over training, the last step has to be a ContrastiveEncoder: it is "
+            f"{type(last).__name__}."
         )
     for transformer in before:
         X = transformer.fit_transform(X, y)
+        X_val = transformer.transform(X_val)
+    bounds = {}
 
-    def fits():
-        for step in steps:
-            for _ in range(step):
-                encoder.partial_fit(X, y)
-            yield estimator
+    def watch(trained):
+        if trained.n_iter_ in epochs:
+            bounds[trained.n_iter_] = measure(trained, X_val)
 
-    return epochs, fits()
+    encoder._fit_watched(X, y, watch)
+    return bounds
 
 
-def _measure(estimator, X, y, n_views, random_state):
+def _measure(estimator, X, *, y, n_views, random_state):
     """Return the bound on the labelled rows."""
     _, encoder = find_encoder(estimator)
     if callable(encoder.loss):
@@ -429,6 +470,9 @@ def _measure(estimator, X, y, n_views, random_state):
 
 def _label_classes(ax, classes):
     positions = np.arange(len(classes))
+    if len(classes) > 30:  # as many as can be read
+        positions = positions[:: -(-len(classes) // 30)]
+    classes = [classes[position] for position in positions]
     size = "small" if len(classes) <= 12 else "x-small"
     rotation = 0 if sum(len(str(name)) + 1 for name in classes) <= 30 else 90
     ax.set_xticks(positions, classes, rotation=rotation, fontsize=size)

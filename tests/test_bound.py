@@ -133,8 +133,22 @@ def test_the_width_of_the_interval(loss):
         bound = theory.discrepancy_bound(*fixture(), t, loss)
         assert bound.upper_bound - bound.lower_bound == pytest.approx(h, abs=1e-6)
         assert h <= min(0.5 / t**2, 2 / t)
-    for t in (1e-3, 1e3):
-        assert np.isfinite(theory.lower_bound(0.0, [0.1], t, loss))
+
+
+@pytest.mark.parametrize("loss", theory.LOSSES)
+@pytest.mark.parametrize("t", [1e-300, 1e-12, 1e-6, 1e-3, 1e3, 1e6, 1e15, 1e300])
+def test_extreme_temperatures(loss, t):
+    """Also of views whose norms are as far from 1 as they may be."""
+    views, y = fixture()
+    for factor in (1, np.array([[[0.9985]], [[1.0015]], [[1]]])):
+        bound = theory.discrepancy_bound(views * factor, y, t, loss)
+        terms = [getattr(bound, name) for name in TERMS]
+        assert np.isfinite(terms).all()
+        assert_inside(bound)
+        if loss != "spectral" and 1e3 <= t <= 1e100:
+            width = bound.upper_bound - bound.lower_bound
+            first = bound.discrepancy / t if loss == "logistic" else 0
+            assert width - first == pytest.approx(0.5 / t**2, rel=1e-3, abs=1e-15)
 
 
 def test_the_width_of_the_logistic_interval():
@@ -251,7 +265,14 @@ def test_overall_terms_are_the_means_of_the_classes():
 def test_labels_of_any_type():
     views, y = fixture()
     codes = theory.discrepancy_bound(views, y, 0.5)
-    for names in (["b", "b", "z"], [7.5, 7.5, 9], pd.Categorical(["x", "x", "y"])):
+    for names in (
+        ["b", "b", "z"],
+        [7.5, 7.5, 9],
+        [-5, -5, -3],
+        [False, False, True],
+        pd.Categorical(["x", "x", "y"]),
+        pd.Series(["x", "x", "y"], index=[3, 3, 0]),
+    ):
         bound = theory.discrepancy_bound(views, names, 0.5)
         assert bound.upper_bound == codes.upper_bound
         assert list(bound.classes) == sorted(set(names))
@@ -334,24 +355,51 @@ def test_a_good_embedding_is_not_vacuous():
         assert not bound.per_class["collapsed"].any()
 
 
+def collapse(sizes, places, noises, n_draws=60):
+    """Return which classes count as collapsed, and how often, and their terms."""
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    bounds = []
+    for seed in range(n_draws):
+        rng = np.random.RandomState(seed)
+        rows = np.asarray(places, dtype=float)[y]
+        rows = rows + np.take(noises, y)[:, None] * rng.normal(size=rows.shape)
+        views = np.repeat(unit(rows)[:, None], 2, axis=1)
+        bounds.append(theory.discrepancy_bound(views, y, 0.2))
+    return np.mean([bound.per_class["collapsed"] for bound in bounds], axis=0), bounds
+
+
 def test_a_collapsed_minority_shows_although_the_majority_is_healthy():
     """Two small classes of one law, beside a large one and a small one apart."""
-    flagged, relative = [], []
-    for seed in range(200):
-        rng = np.random.RandomState(seed)
-        y = np.repeat([0, 1, 2, 3], [200, 12, 12, 12])
-        place = np.eye(5)[[0, 1, 1, 2]][y]
-        views = unit(place[:, None] + 0.3 * rng.normal(size=(len(y), 3, 5)))
-        bound = theory.discrepancy_bound(views, y, 0.2)
-        flagged.append(bound.per_class["collapsed"])
-        relative.append(bound.per_class["relative_discrepancy"])
-        assert bound.relative_discrepancy < 0.5
-    flagged, relative = np.mean(flagged, axis=0), np.mean(relative, axis=0)
-    # Of n rows a class, 1 - 1/n against 1 - 1/n + 2/n of the variance.
-    assert relative[[1, 2]] == pytest.approx(11 / 13, abs=0.02)
-    assert relative[[0, 3]].max() < 0.3
+    places = np.eye(5)[[0, 1, 1, 2]]
+    flagged, bounds = collapse([200, 12, 12, 12], places, [0.2] * 4)
     assert flagged[[0, 3]].tolist() == [0, 0]
     assert flagged[[1, 2]].min() > 0.9
+    assert max(bound.relative_discrepancy for bound in bounds) < 0.5
+    relative = [bound.per_class["relative_discrepancy"] for bound in bounds]
+    relative = np.mean(relative, axis=0)
+    # Of n rows a class, 1 - 1/n against 1 - 1/n + 2/n of the variance.
+    assert relative[[1, 2]] == pytest.approx(11 / 13, abs=0.03)
+    assert relative[[0, 3]].max() < 0.3
+
+
+def test_collapse_is_judged_by_the_spread_of_the_two_classes_alone():
+    """Not by that of a majority, wide or tight."""
+    near = [[0, 1, 0, 0, 0], [0, 1, 0.2, 0, 0]]
+    apart, _ = collapse([200, 12, 12], [[1, 0, 0, 0, 0], *near], [0.6, 0.02, 0.02])
+    assert apart.tolist() == [0, 0, 0]
+    equal = [[0, 1, 0, 0, 0]] * 2
+    alike, _ = collapse([500, 8, 8], [[1, 0, 0, 0, 0], *equal], [0.02, 0.6, 0.6])
+    assert alike[0] == 0
+    assert alike[1:].min() > 0.85
+
+
+def test_a_class_of_one_row_is_taken_to_spread_as_the_others_do():
+    places = np.eye(5)[[0, 1, 1, 2]]
+    flagged, _ = collapse([200, 20, 1, 1], places, [0.15] * 4)
+    assert flagged[[0, 3]].tolist() == [0, 0]
+    assert flagged[[1, 2]].min() > 0.85
+    # Of classes of one row nothing is known.
+    assert collapse([1, 1, 1], np.eye(3), [0.1] * 3)[0].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("table", ["wine", "ecoli3"])
@@ -366,28 +414,25 @@ def test_both_bounds_hold_for_encoders_of_real_tables(loss, table, make_encoder)
         views = encoder.embed_views(rows, 4)
         bound = theory.discrepancy_bound(views, labels, encoder.temperature, loss)
         assert_inside(bound)
-        score = -encoder.score(rows, labels)
-        few = encoder.embed_views(rows, random_state=0)
-        few = theory.contrastive_loss(few, encoder.temperature, loss, labels)
-        assert np.isfinite([score, few]).all()
 
 
 def test_memory_does_not_grow_with_the_square_of_the_rows():
-    """All pairs of 12,000 views are 1.1 GiB; a block of them is 2 MiB."""
+    """All pairs of 6,000 views are 275 MiB; a block of them is 2 MiB."""
     rng = np.random.RandomState(7)
-    views, y = unit(rng.normal(size=(3000, 4, 8))), np.arange(3000) % 3
+    views, y = unit(rng.normal(size=(1500, 4, 8))), np.arange(1500) % 3
     tracemalloc.start()
-    for loss in ("infonce", "spectral", "supcon"):
-        theory.discrepancy_bound(views, y, 0.5, loss)
+    for loss in ("infonce", "spectral", "logistic"):
+        rows = slice(300 if loss == "logistic" else None)
+        theory.discrepancy_bound(views[rows], y[rows], 0.5, loss)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 32 * 2**20
+    assert peak < 16 * 2**20
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"loss": "simclr"}, "loss='simclr': allowed are"),
+        ({"loss": "simclr"}, r"loss='simclr': \(.*\) are allowed"),
         ({"temperature": 0}, "temperature=0: a finite number above 0"),
         ({"temperature": np.nan}, "temperature=nan: a finite number above 0"),
         ({"temperature": None}, "temperature=None: a finite number above 0"),
@@ -395,8 +440,8 @@ def test_memory_does_not_grow_with_the_square_of_the_rows():
         ({"views": np.ones((3, 2, 2))}, r"norm 1\.41\d* in row 0: unit vectors"),
         ({"views": np.full((3, 2, 2), np.nan)}, "norm nan in row 0: unit vectors"),
         ({"views": np.eye(3)}, r"views has rows of shape \(3,\): \(n_views, n_dim"),
-        ({"views": np.ones((3, 0, 2))}, "a row without a view"),
-        ({"views": np.ones((0, 2, 2)), "y": []}, "no rows"),
+        ({"views": np.ones((3, 0, 2))}, r"views is of shape \(3, 0, 2\): at least one"),
+        ({"views": np.ones((0, 2, 2)), "y": []}, r"of shape \(0, 2, 2\): at least one"),
         (
             {"views": [np.eye(2), np.eye(3), np.eye(2)]},
             r"rows of shape \(2, 2\), \(3, 3\)",
@@ -407,6 +452,11 @@ def test_memory_does_not_grow_with_the_square_of_the_rows():
         ),
         ({"y": [0, 1]}, r"y is of shape \(2,\): \(3,\), one a row"),
         ({"y": [0, 1, -1]}, "y holds -1"),
+        ({"y": np.array(["a", "b", -1], dtype=object)}, "y holds labels of several"),
+        ({"y": np.array([0, 1, -1], dtype=object)}, "y holds -1"),
+        ({"y": [0, 1, np.nan]}, "y holds a missing label"),
+        ({"y": np.array(["a", None, "b"], dtype=object)}, "y holds a missing label"),
+        ({"y": None}, "y=None: a class for each row"),
         ({"sample_weight": [1, -1, 1]}, r"sample_weight\[1\] is -1"),
     ],
 )

@@ -342,6 +342,13 @@ def test_a_parameter_set_after_fit_waits_for_the_next(rows, make_encoder):
     assert scorer.set_params(encoder=make_encoder()).score(rows, y) == score
 
 
+def test_a_term_set_after_fit_is_checked(rows):
+    y = np.arange(120) % 2
+    scorer = DiscrepancyScorer(Turned(), random_state=0).fit(rows, y)
+    with pytest.raises(ValueError, match="'term' parameter"):
+        scorer.set_params(term="incured_loss").score(rows, y)
+
+
 class Turned(TransformerMixin, BaseEstimator):
     """An encoder without chance: views of a row are its direction, turned a little.
 

@@ -461,3 +461,29 @@ def test_a_network_trained_on_a_sample_finds_the_balanced_rule(name, rare):
     else:
         assert balanced < least_balanced + 0.02
         assert plain > least_plain + 0.05
+
+
+@pytest.mark.parametrize("loss", ["infonce", "spectral", "logistic"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scores": torch.zeros(4)}, r"scores is of shape \(4,\)"),
+        ({"scores": torch.zeros(4, 2, dtype=torch.int64)}, "scores .* of floats"),
+        ({"y": torch.zeros(3, dtype=torch.int64)}, r"y is of shape \(3,\): \(4,\)"),
+        ({"y": torch.tensor([0, 1, 2, 0])}, "y holds other .* from 0 to 1"),
+        ({"y": torch.tensor([0, 1, -1, 0])}, "y holds other .* from 0 to 1"),
+        ({"y": torch.zeros(4)}, "y holds other than whole numbers"),
+        ({"priors": torch.tensor([1.0])}, r"priors is of shape \(1,\): \(2,\)"),
+        ({"priors": torch.tensor([3, 1])}, r"priors=\[3.0, 1.0\]: .* of sum 1"),
+        ({"priors": torch.tensor([1.5, -0.5])}, "priors=.*: not negative"),
+        ({"sample_weight": torch.ones(4, 1)}, r"sample_weight is of shape \(4, 1\)"),
+    ],
+)
+def test_refused_arguments(loss, change, message):
+    arguments = {
+        "scores": torch.zeros(4, 2),
+        "y": torch.tensor([0, 0, 0, 1]),
+        "priors": torch.tensor([0.75, 0.25]),
+    }
+    with pytest.raises(ValueError, match=message):
+        INCURRED[loss](**(arguments | change))

@@ -12,14 +12,15 @@ PACKAGE = Path(skcl.__file__).parent
 
 # From the ground up. A file imports from lower floors only, never from its own.
 FLOORS = [
-    {"_blocks", "_weights", "theory._guarantee"},
+    {"_blocks", "_weights", "theory._guarantee", "theory._solver"},
     {"losses", "incurred", "clustering", "augmentations", "networks", "datasets"}
     | {"theory._measure"},
     {"_torch", "theory._discrepancy", "theory._geometry"},
     {"_kmeans", "_labels", "_sampling", "_table", "theory._losses"},
-    {"_preprocessing", "_training", "theory._bound", "theory._certificate"},
-    {"_callables", "_model", "theory"},
-    {"_pipeline", "_report"},
+    {"_preprocessing", "_training", "theory._bound"},
+    {"_callables", "_model", "theory._certificate"},
+    {"_pipeline", "theory"},
+    {"_report"},
     {"_encoder", "_regularizer", "_discrepancy", "plotting"},
     {"__init__"},
 ]
@@ -38,12 +39,13 @@ TOOLS = {
     "networks": {"torch"},
     "theory": {"numpy", "scipy"},
     "theory._bound": {"numpy", "scipy"},
-    "theory._certificate": {"numpy", "scipy"},
+    "theory._certificate": {"numpy", "scipy", "sklearn"},
     "theory._discrepancy": {"numpy", "scipy"},
     "theory._geometry": {"numpy", "scipy"},
     "theory._guarantee": {"numpy", "scipy"},
     "theory._losses": {"numpy", "scipy"},
     "theory._measure": {"numpy", "scipy"},
+    "theory._solver": {"numpy", "scipy"},
     "datasets": {"numpy", "pandas", "sklearn"},
     "_torch": {"numpy", "torch"},
     "_callables": {"torch"},
@@ -52,7 +54,7 @@ TOOLS = {
     "_kmeans": {"numpy", "scipy", "sklearn", "torch"},
     "_labels": {"numpy", "pandas", "sklearn"},
     "_model": {"numpy", "torch"},
-    "_report": {"numpy", "pandas"},
+    "_report": {"numpy", "pandas", "scipy"},
     "_sampling": {"torch"},
     "_table": {"numpy", "pandas", "sklearn"},
     "_training": {"numpy", "torch", "tqdm"},

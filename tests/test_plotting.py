@@ -1,5 +1,7 @@
 """Displays: they show the theory's numbers, where and as they are told to."""
 
+import sys
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -36,30 +38,40 @@ def bound_of(encoder, X, y):
     return theory.discrepancy_bound(views, y, encoder.temperature, encoder.loss)
 
 
-def test_over_training_it_is_one_training(imbalanced, make_encoder):
-    """Seen at epochs 2, 3 and 5: the numbers of partial fits."""
+def test_over_training_it_shows_that_training(imbalanced, make_encoder):
+    """At epochs 2, 3 and 5: what fits that end there have."""
     X, y = imbalanced
-    encoder = make_encoder(regularizer=RelaxedKMeansRegularizer(2))
-    display = BoundDisplay.from_estimator(encoder, X, y, param_range=[2, 3, 5])
-    parts, expected = clone(encoder), []
-    for epoch in range(1, 6):
-        parts.partial_fit(X, y)
-        if epoch in (2, 3, 5):
-            expected.append(bound_of(parts, X, y))
-    assert_shows(display, expected)
+    display = BoundDisplay.from_estimator(make_encoder(), X, y, param_range=[2, 3, 5])
+    fits = [make_encoder(max_iter=epochs).fit(X, y) for epochs in (2, 3, 5)]
+    assert_shows(display, [bound_of(fit, X, y) for fit in fits])
     assert display.ax_.get_xlabel() == "epoch"
     assert display.figure_ is display.ax_.figure
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"regularizer": RelaxedKMeansRegularizer(2)},
+        {"loss": "supcon", "class_weight": "balanced", "sampling": "balanced"},
+        {"early_stopping": True, "n_iter_no_change": 50},
+    ],
+)
+def test_the_last_epoch_is_that_of_fit(params, imbalanced, make_encoder):
+    X, y = imbalanced
+    encoder = make_encoder(max_iter=8, **params)
+    display = BoundDisplay.from_estimator(encoder, X, y, param_range=[1, 8])
     assert not hasattr(encoder, "n_iter_")
+    if "early_stopping" not in params:  # which goes back to the best epoch
+        encoder.fit(X, y)
+        assert_shows(display, [display.bounds[0], bound_of(encoder, X, y)])
 
 
 def test_all_epochs_of_a_short_training(imbalanced, make_encoder):
     X, y = imbalanced
-    assert BoundDisplay.from_estimator(make_encoder(), X, y).values.tolist() == [
-        *range(1, 6)
-    ]
-    long = BoundDisplay.from_estimator(make_encoder(max_iter=50), X, y)
+    assert BoundDisplay.from_estimator(make_encoder(), X, y).values == [1, 2, 3, 4, 5]
+    long = BoundDisplay.from_estimator(make_encoder(max_iter=25), X, y)
     assert len(long.values) == 20
-    assert long.values[-1] == 50
+    assert long.values[-1] == 25
 
 
 def test_over_a_parameter_of_a_pipeline_on_held_out_rows(imbalanced, make_encoder):
@@ -96,18 +108,41 @@ def test_over_a_parameter_of_a_pipeline_on_held_out_rows(imbalanced, make_encode
     assert display.ax_ is ax
     assert ax.get_xlabel() == "regularizer weight"
     # Unequal steps are drawn equally far apart, under their own names.
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.0", "0.1", "1.0"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "0.1", "1"]
 
 
 def test_a_pipeline_over_training(imbalanced, make_encoder):
     X, y = imbalanced
     pipeline = make_pipeline(StandardScaler(), make_encoder())
-    display = BoundDisplay.from_estimator(pipeline, X, y, param_range=[1, 2])
-    scaled = StandardScaler().fit_transform(X)
-    encoder = make_encoder().partial_fit(scaled, y)
-    expected = [bound_of(encoder, scaled, y)]
-    expected.append(bound_of(encoder.partial_fit(scaled, y), scaled, y))
-    assert_shows(display, expected)
+    display = BoundDisplay.from_estimator(
+        pipeline, X[:160], y[:160], param_range=[2], X_val=X[160:], y_val=y[160:]
+    )
+    scaler = StandardScaler().fit(X[:160])
+    fit = make_encoder(max_iter=2).fit(scaler.transform(X[:160]), y[:160])
+    assert_shows(display, [bound_of(fit, scaler.transform(X[160:]), y[160:])])
+
+
+def test_values_that_are_no_numbers(imbalanced, make_encoder):
+    X, y = imbalanced
+    display = BoundDisplay.from_estimator(
+        make_encoder(max_iter=1),
+        X,
+        y,
+        param_name="hidden_layer_sizes",
+        param_range=iter([(4,), (4, 4)]),
+    )
+    assert display.values == [(4,), (4, 4)]
+    labels = [label.get_text() for label in display.ax_.get_xticklabels()]
+    assert labels == ["(4,)", "(4, 4)"]
+    losses = BoundDisplay.from_estimator(
+        make_encoder(max_iter=1),
+        X,
+        y,
+        param_name="loss",
+        param_range=["infonce", "spectral"],
+    )
+    assert not losses.ax_.texts  # a constant encoder has no one loss
+    assert display.ax_.texts
 
 
 def test_from_predictions(rows, make_encoder):
@@ -160,6 +195,16 @@ def test_geometry(K):
     assert display.plot(axes).figure_ is axes[0].figure
 
 
+@pytest.mark.parametrize("display", [BoundDisplay, GeometryDisplay])
+def test_without_matplotlib(display, monkeypatch):
+    """Said before anything is fitted."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(
+        ImportError, match=f"{display.__name__}.from_estimator requires"
+    ):
+        display.from_estimator(None, None, None)
+
+
 def test_refused_arguments(imbalanced, make_encoder):
     X, y = imbalanced
     encoder = make_encoder()
@@ -170,7 +215,16 @@ def test_refused_arguments(imbalanced, make_encoder):
         from_estimator(encoder, X, y, param_name="temperature")
     with pytest.raises(ValueError, match=r"param_range=\[3, 2\]: ascending"):
         from_estimator(encoder, X, y, param_range=[3, 2])
-    with pytest.raises(ValueError, match="its last step is LogisticRegression"):
+    with pytest.raises(ValueError, match="up to max_iter=5 are allowed"):
+        from_estimator(encoder, X, y, param_range=[6])
+    for refused in ([], [1.5], [0, 1]):
+        with pytest.raises(ValueError, match=r"param_range=\[.*: ascending numbers"):
+            from_estimator(encoder, X, y, param_range=refused)
+    with pytest.raises(ValueError, match=r"param_range=\[\]: values of temperature"):
+        from_estimator(encoder, X, y, param_name="temperature", param_range=[])
+    with pytest.raises(ValueError, match="two matplotlib Axes are allowed"):
+        GeometryDisplay(np.eye(2), np.eye(2), classes=[0, 1]).plot([plt.gca()])
+    with pytest.raises(ValueError, match="it is LogisticRegression"):
         from_estimator(make_pipeline(encoder, LogisticRegression()), X, y)
     with pytest.raises(ValueError, match="no step with a method embed_views"):
         from_estimator(LogisticRegression(), X, y)

@@ -4,12 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
+from sklearn.datasets import load_wine
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skcl import ContrastiveEncoder, DiscrepancyScorer, theory
+from skcl import (
+    ContrastiveEncoder,
+    DiscrepancyScorer,
+    RelaxedKMeansRegularizer,
+    theory,
+)
 from skcl.datasets import load_keel
 
 GUARANTEES = (
@@ -164,6 +170,28 @@ def test_a_constant_embedding_is_reported_as_collapsed(loss):
     assert "nan" not in str(report).lower()
 
 
+@pytest.mark.parametrize("loss", ["infonce", "spectral"])
+def test_an_embedding_that_has_nearly_collapsed_is_reported_as_collapsed(loss):
+    """Its classes are told apart, at a scale that no loss sees."""
+    y = np.repeat([0, 1], 50)
+    report = report_on([[1.0, 0.0], [1.0, 0.03]], y, noise=0.001, loss=loss)
+    assert report.overall["relative_discrepancy"] < 0.1
+    assert not report.per_class["collapsed"].any()
+    assert report.to_frame().loc["all", "collapsed"]
+    assert "the embedding has collapsed" in report.warnings[0]
+
+
+def test_an_encoder_collapsed_by_its_regularizer_is_reported(make_encoder):
+    X, y = load_wine(return_X_y=True)
+    encoder = make_encoder(
+        max_iter=40,
+        regularizer=RelaxedKMeansRegularizer(2, relaxation="entropic"),
+        regularizer_weight=100,
+    )
+    scorer = DiscrepancyScorer(encoder, random_state=0).fit(X, y)
+    assert "the embedding has collapsed" in scorer.report(X, y).warnings[0]
+
+
 def test_a_collapsed_minority_shows_although_the_majority_is_healthy():
     """Of two rare classes, "d" lies where "c" does."""
     y = np.repeat(["a", "b", "c", "d"], [200, 100, 10, 10])
@@ -237,6 +265,7 @@ def test_a_representation_has_the_discrepancy_alone():
     assert report.per_class["discrepancy"].tolist() == [1, 0]
     assert report.certificate is report.geometry is None
     assert set(report.overall) == {
+        "collapsed",
         "discrepancy",
         "squared_discrepancy",
         "relative_discrepancy",
@@ -244,6 +273,32 @@ def test_a_representation_has_the_discrepancy_alone():
     assert report.heading == "4 rows"
     constant = DiscrepancyScorer().fit(np.ones((4, 2)), y).report(np.ones((4, 2)), y)
     assert "the embedding has collapsed" in constant.warnings[0]
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e12])
+def test_the_scale_of_a_representation_does_not_matter(scale):
+    X, y = load_wine(return_X_y=True)
+    X = StandardScaler().fit_transform(X).astype(np.float32)
+    report = DiscrepancyScorer().fit(X, y).report(X, y)
+    X = X * np.float32(scale)
+    scaled = DiscrepancyScorer().fit(X, y).report(X, y)
+    names = ["relative_discrepancy", "collapsed"]
+    pd.testing.assert_frame_equal(report.to_frame()[names], scaled.to_frame()[names])
+    assert report.warnings == scaled.warnings == ()
+
+
+def test_a_single_class_has_not_collapsed():
+    for noise in (0.0, 0.1):
+        report = report_on([[1.0, 0.0]], np.zeros(20), noise=noise)
+        assert report.overall["relative_discrepancy"] == 1
+        assert not report.to_frame()["collapsed"].any()
+        assert "vacuous" in report.warnings[0]
+
+
+def test_a_single_view_leaves_the_unbiased_discrepancy_out():
+    report = report_on(np.eye(2), np.repeat([0, 1], 10), noise=0.1, n_views=1)
+    assert np.isnan(report.overall["unbiased_squared_discrepancy"])
+    assert "unbiased" not in str(report)
 
 
 def test_a_callable_loss_has_the_discrepancy_alone():

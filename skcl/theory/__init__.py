@@ -33,10 +33,9 @@ from skcl.theory._bound import (
     lower_bound,
     upper_bound,
 )
-from skcl.theory._certificate import Certificate, certificate
+from skcl.theory._certificate import FEWEST_ROWS, Certificate, certificate
 from skcl.theory._discrepancy import (
     class_centers,
-    discrepancy_terms,
     internal_discrepancy,
     relative_discrepancy,
 )
@@ -51,6 +50,7 @@ from skcl.theory._losses import LOSSES, contrastive_loss, incurred_loss
 
 __all__ = [
     "CONSTANT_LOSS",
+    "FEWEST_ROWS",
     "LOSSES",
     "Certificate",
     "DiscrepancyBound",
@@ -62,7 +62,6 @@ __all__ = [
     "collapse_threshold",
     "contrastive_loss",
     "discrepancy_bound",
-    "discrepancy_terms",
     "incurred_loss",
     "internal_discrepancy",
     "is_vacuous",

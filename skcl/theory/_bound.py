@@ -10,7 +10,7 @@ from skcl.theory._discrepancy import (
     class_centers,
     internal_discrepancy,
     mean_of_classes,
-    relative_discrepancy,
+    relative_to_classes,
     rows_of_weight,
     terms_of_classes,
     unbiased_of_classes,
@@ -21,7 +21,7 @@ from skcl.theory._losses import (
     incurred_of_rows,
     uniformity_of_rows,
 )
-from skcl.theory._measure import Measure, read_classes, read_views
+from skcl.theory._measure import SINGLE, Measure, read_classes, read_views
 
 # What each loss incurs of an encoder that maps all rows to one point.
 CONSTANT_LOSS = {
@@ -32,7 +32,7 @@ CONSTANT_LOSS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DiscrepancyBound:
     """The terms of the bound, over all rows and class by class.
 
@@ -51,8 +51,8 @@ class DiscrepancyBound:
     unbiased_squared_discrepancy : float
         An unbiased estimate of Δ₂² for the population that rows and views were drawn
         from. It may be negative. Classes of one row are left out; NaN where no class
-        has two, or a row has a single view. Weights are those of rows drawn once each:
-        an integer one is no copies here.
+        has two, or a row has a single view. Here, and for "collapsed", weights are
+        those of rows drawn once each: an integer one is no copies.
     relative_discrepancy : float
         Δ₂² as a share of the variance of the positive means; 1 for a constant encoder.
     alignment : float
@@ -69,8 +69,9 @@ class DiscrepancyBound:
         centers of all. Each class has its own bound. The relative discrepancy of a
         class is its Δ₂² as a share of its rows' mean squared distance to the nearest
         other center. Besides, "n_rows"; "prior", the frequency; and "collapsed",
-        whether its center cannot be told from another one's: their distance is within
-        two standard deviations of what sampling makes of equal ones.
+        whether its center cannot be told from another one's: their squared distance is
+        within two standard deviations of what sampling makes of equal ones, given both
+        classes' spreads. Of one row, a class is taken to spread as the others do.
     classes : array of shape (K,)
         The classes, sorted.
     centers : array of shape (K, d)
@@ -167,9 +168,7 @@ def discrepancy_bound(views, y, temperature, loss="infonce", *, sample_weight=No
     overall["unbiased_squared_discrepancy"] = _mean_of_defined(
         unbiased, per_class["prior"]
     )
-    overall["relative_discrepancy"] = relative_discrepancy(
-        measure.means, centers, y, measure.rounding, sample_weight=measure.weight
-    )
+    overall["relative_discrepancy"] = relative_to_classes(measure, y, centers)
     return DiscrepancyBound(
         **overall,
         vacuous=is_vacuous(overall["upper_bound"], temperature, loss),
@@ -211,12 +210,12 @@ def is_vacuous(bound, temperature, loss="infonce"):
     (True, False)
     """
     temperature = check_loss(loss, temperature)
-    scale = 1.0 if loss == "spectral" else max(1.0, 1 / temperature)
-    return bool(bound >= CONSTANT_LOSS[loss] - 16 * Measure.rounding * scale)
+    rate = 1.0 if loss == "spectral" else min(1.0, 1 / temperature)
+    return not bound < CONSTANT_LOSS[loss] - 8 * SINGLE * rate
 
 
 def upper_bound(
-    contrastive, discrepancy, temperature, loss="infonce", sample_weight=None
+    contrastive, discrepancy, temperature, loss="infonce", *, sample_weight=None
 ):
     """Return the upper bound on the incurred loss.
 
@@ -262,7 +261,7 @@ def upper_bound(
 
 
 def lower_bound(
-    contrastive, discrepancy, temperature, loss="infonce", sample_weight=None
+    contrastive, discrepancy, temperature, loss="infonce", *, sample_weight=None
 ):
     """Return the lower bound on the incurred loss.
 
@@ -317,6 +316,10 @@ def _bound_of(
     temperature = check_loss(loss, temperature)
     weight, discrepancy = rows_of_weight(sample_weight, discrepancy)
     discrepancy = np.asarray(discrepancy, dtype=np.float64)
+    refused = ~(discrepancy >= 0)
+    if refused.any() or not discrepancy.size:
+        found = discrepancy[refused][:1].tolist() or "nothing"
+        raise ValueError(f"discrepancy holds {found}: distances are needed.")
     terms = {
         "contrastive_loss": contrastive,
         "discrepancy": np.average(discrepancy, weights=weight),
@@ -337,7 +340,7 @@ def _interval(terms: dict[str, Any], temperature: float | None, loss: str) -> tu
     """Return the lower and the upper bound, of numbers or of arrays."""
     contrastive = terms["contrastive_loss"]
     first, second = terms["discrepancy"], terms["squared_discrepancy"]
-    gap = _largest_jensen_gap(temperature, loss)
+    gap = largest_jensen_gap(temperature, loss)
     match loss:
         case "infonce":
             below = above = second / temperature
@@ -351,16 +354,18 @@ def _interval(terms: dict[str, Any], temperature: float | None, loss: str) -> tu
     return contrastive + below - gap, contrastive + above
 
 
-def _largest_jensen_gap(temperature: float | None, loss: str) -> float:
+def largest_jensen_gap(temperature: float | None, loss: str) -> float:
     """Return by how much a class's mean can differ from its views in the negatives."""
     if loss == "spectral":
         return 1.0
-    scale = 1 / temperature
+    rate = 1 / temperature
+    if rate < 1e-4:
+        return rate**2 / 2  # to rounding, and no less
     # cosh and sinh overflow; their logarithms do not.
     if loss == "logistic":
-        return scale + log1p(exp(-2 * scale)) - log(2)
-    log_sinh = scale + log1p(-exp(-2 * scale)) - log(2)
-    return scale / tanh(scale) - 1 + log_sinh - log(scale)
+        return rate + log1p(exp(-2 * rate)) - log(2)
+    log_sinh = rate + log1p(-exp(-2 * rate)) - log(2)
+    return rate / tanh(rate) - 1 + log_sinh - log(rate)
 
 
 def _terms_of_rows(

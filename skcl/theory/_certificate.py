@@ -1,14 +1,16 @@
 """A certificate: what held-out rows guarantee of the rows to come."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
-from scipy.special import logsumexp
+from scipy.special import entr, logsumexp
+from sklearn.utils import check_random_state
 
+from skcl.theory._bound import largest_jensen_gap
 from skcl.theory._discrepancy import class_centers
 from skcl.theory._geometry import optimal_geometry
 from skcl.theory._guarantee import (
@@ -29,7 +31,7 @@ from skcl.theory._measure import (
 METHODS = ("split", "mcdiarmid")
 
 # Two pairs of rows in the second half, or there is no variance.
-_FEWEST_ROWS = 8
+FEWEST_ROWS = 8
 
 # The share of the first half's views whose mean kernel lies below b_min.
 _SHARE_BELOW = 0.02
@@ -72,15 +74,13 @@ class Certificate:
     direct_cross_entropy, direct_error : Guarantee or None
         The same from the labels alone, of the head that the first half's class means
         and frequencies make. The error is that of one view a row.
-    floor : float or None
-        The least cross-entropy that any encoder has at these class frequencies, over
-        log 2: no guarantee on `error` can lie below. Often it is above the trivial
-        value at a temperature near 1: then no encoder has one that says something.
+    priors : tuple of K floats, or None
+        The class frequencies among the rows that `cross_entropy` is a mean over.
 
     Notes
     -----
-    Entropies and errors of trivial values, and the floor, are those of the class
-    frequencies among the rows that the estimate is a mean over.
+    Entropies and errors of trivial values are those of the class frequencies among the
+    rows that the estimate is a mean over.
     """
 
     method: str
@@ -94,12 +94,25 @@ class Certificate:
     error: Guarantee | None = None
     direct_cross_entropy: Guarantee | None = None
     direct_error: Guarantee | None = None
-    floor: float | None = None
+    priors: tuple[float, ...] | None = field(default=None, repr=False)
 
     @property
     def vacuous(self):
         """Whether the incurred loss's guarantee, or else the contrastive one's, is."""
         return (self.incurred_loss or self.contrastive_loss).vacuous
+
+    @cached_property
+    def floor(self):
+        """The least cross-entropy of any encoder at these priors, over log 2, or None.
+
+        No guarantee on `error` can lie below. Often it is above the trivial value at a
+        temperature near 1: then no encoder has one that says something. It is solved
+        for when it is first asked for, which takes seconds for 100 classes.
+        """
+        if self.priors is None:
+            return None
+        least = optimal_geometry(self.priors, self.temperature).value
+        return max(0.0, float((least + entr(self.priors).sum()) / np.log(2)))
 
 
 def certificate(
@@ -184,7 +197,8 @@ def certificate(
 
         L + λ Δ₂² ≤ P̂ - λ Q̂ + b_P + λ K / n + (p + 4 λ) √(log(1/δ) / (2 n)),
         p = 2 λ + (n - 1) log(1 + (exp(2λ) - 1) / (n - 1)),
-        b_P = min([(2λ - 1) exp(2λ) + 1] / (4 (n - 1)), 2 log cosh λ).
+        b_P = min([(2λ - 1) exp(2λ) + 1] / (4 (n - 1)), h(λ)),
+        h(λ) = λ coth λ - 1 + log(sinh λ / λ).
 
     Without labels, -λ times the mean of U_i, of range λ (1 + 1 / (V - 1)), takes the
     place of -λ Q̂; Δ₂² alone has mean U - Q̂ + K / n and the range 4 + 1 / (V - 1); and
@@ -223,49 +237,29 @@ def certificate(
     temperature = check_temperature(temperature)
     _check_options(method, confidence)
     measure, y = read_views(views, None, y)
-    measure, y = _normalized(measure), None if y is None else read_classes(y)[1]
+    y = None if y is None else read_classes(y)[1]
     _check_rows(measure, y)
     first, second = _split(measure.n_rows, random_state)
-    # λ overflows, to infinite bounds, at temperatures of 1e-150 and below.
-    with np.errstate(over="ignore", invalid="ignore"):
-        guarantees = _guarantees(
-            measure, y, first, second, temperature, 1 - confidence, method
-        )
-    return Certificate(
-        method, float(confidence), measure.n_rows, temperature, **guarantees
-    )
-
-
-def _guarantees(
-    measure: Measure,
-    y: np.ndarray | None,
-    first: np.ndarray,
-    second: np.ndarray,
-    temperature: float,
-    delta: float,
-    method: str,
-) -> dict[str, Any]:
-    """Return the guarantees, and the floor, given the rows of both halves."""
-    if y is None and method == "mcdiarmid":
-        return _by_mcdiarmid(measure, None, 1 / temperature, delta)
     half = _first_half(measure, y, first, 1 / temperature)
     held_out, y2 = measure.take(second), None if y is None else y[second]
+    delta = 1 - confidence
     if method == "split":
-        guarantees, counted = _by_split(half, held_out, y2, delta), y2
+        found, counted = _by_split(half, held_out, y2, delta), y2
     else:
-        guarantees, counted = _by_mcdiarmid(measure, y, half.scale, delta), y
-    if y is None:
-        return guarantees
-    guarantees |= _error(guarantees["cross_entropy"], counted, temperature)
-    return guarantees | _direct(half, held_out, y2, delta)
+        found, counted = _by_mcdiarmid(measure, y, 1 / temperature, delta), y
+    if y is not None:
+        found["error"] = _error(found["cross_entropy"], counted)
+        found |= _direct(half, held_out, y2, delta)
+        found["priors"] = tuple(_frequencies(counted).tolist())
+    return Certificate(method, float(confidence), measure.n_rows, temperature, **found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _FirstHalf:
     """What the first half of the rows determines, besides λ and V."""
 
     measure: Measure
-    scale: float  # λ
+    rate: float  # λ
     fewest: int  # V, of both halves
     mean: np.ndarray  # (d,), of all views
     centers: np.ndarray | None = None  # (K, d), a_k
@@ -273,13 +267,20 @@ class _FirstHalf:
 
     @cached_property
     def log_smallest(self) -> float:
-        """Return log b_min."""
-        log_mean = log_mean_exp_of(self.measure.anchors, self.measure, self.scale)
-        return float(np.quantile(log_mean, _SHARE_BELOW))
+        """Return log b_min.
+
+        Each view has itself in the mean, so that exp(λ) over their number is less: but
+        for rounding, which a large λ makes large.
+        """
+        log_mean = log_mean_exp_of(self.measure.anchors, self.measure, self.rate)
+        n_views = self.measure.n_rows * self.measure.counts.max()
+        return max(
+            float(np.quantile(log_mean, _SHARE_BELOW)), self.rate - np.log(n_views)
+        )
 
     def log_kernel_mean(self, z: np.ndarray) -> np.ndarray:
         """Return log b of views z (N, d), (N,)."""
-        log_mean = log_mean_exp_of(z, self.measure, self.scale)
+        log_mean = log_mean_exp_of(z, self.measure, self.rate)
         return np.maximum(log_mean, self.log_smallest)
 
     @property
@@ -290,22 +291,22 @@ class _FirstHalf:
     @property
     def kernel_range(self) -> float:
         """Return (exp(λ) - exp(-λ)) / b_min, the range of k."""
-        return -np.exp(self.scale - self.log_smallest) * np.expm1(-2 * self.scale)
+        return -np.exp(self.rate - self.log_smallest) * np.expm1(-2 * self.rate)
 
 
 def _split(n: int, random_state: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of two halves, at random. Neighbours in the second are pairs."""
-    order = _generator(random_state).permutation(n)
+    order = check_random_state(random_state).permutation(n)
     n_second = n // 4 * 2
     return order[n_second:], order[:n_second]
 
 
 def _first_half(
-    measure: Measure, y: np.ndarray | None, rows: np.ndarray, scale: float
+    measure: Measure, y: np.ndarray | None, rows: np.ndarray, rate: float
 ) -> _FirstHalf:
     fewest, measure = _fewest(measure), measure.take(rows)
     mean = measure.means.mean(axis=0)
-    half = _FirstHalf(measure, scale, fewest, mean)
+    half = _FirstHalf(measure, rate, fewest, mean)
     if y is None:
         return half
     K, y = y.max() + 1, y[rows]
@@ -318,97 +319,123 @@ def _first_half(
 def _by_split(
     half: _FirstHalf, measure: Measure, y: np.ndarray | None, delta: float
 ) -> dict[str, Guarantee]:
-    """Return the guarantees of the empirical Bernstein inequality on the second half.
+    """Return the guarantees of Bernstein's inequality on the second half."""
+    terms = _split_terms(half, measure, y)
+    return {name: bernstein(*of_name, delta) for name, of_name in terms.items()}
+
+
+def _split_terms(
+    half: _FirstHalf, measure: Measure, y: np.ndarray | None
+) -> dict[str, tuple[np.ndarray, float, float]]:
+    """Return independent values of the second half, their range and the trivial value.
 
     A term of two rows is the mean of both, so that its range is that of one.
     """
-    kernels, guarantees = _kernels_of_pairs(half, measure), {}
+    rate, kernels, terms = half.rate, _kernels_of_pairs(half, measure), {}
     if half.fewest > 1:
-        contrastive = kernels - half.scale * _of_pairs(_squared_norms(measure))
-        width = half.kernel_range + half.scale * (1 + 1 / (half.fewest - 1))
-        guarantees["contrastive_loss"] = bernstein(contrastive, width, delta)
-    if y is None:
-        return guarantees
-    incurred = kernels + half.scale * _of_pairs(_fit(measure.means, half.centers[y]))
-    width = half.kernel_range + 4 * half.scale * half.largest_norm
-    guarantees["incurred_loss"] = bernstein(incurred, width, delta)
-    incurred -= _of_pairs(half.log_priors[y])
-    width += np.ptp(half.log_priors)
-    guarantees["cross_entropy"] = bernstein(incurred, width, delta, _entropy(y))
-    if half.fewest > 1:
-        guarantees["squared_discrepancy"] = _discrepancy(half, measure, y, delta)
-    return guarantees
+        contrastive = kernels - rate * _of_pairs(_squared_norms(measure))
+        width = half.kernel_range + rate * _spread(half.fewest)
+        terms["contrastive_loss"] = contrastive, width, 0.0
+    if y is not None:
+        incurred = kernels + rate * _of_pairs(_fit(measure.means, half.centers[y]))
+        width = half.kernel_range + 4 * rate * half.largest_norm
+        terms["incurred_loss"] = incurred, width, 0.0
+        cross_entropy = incurred - _of_pairs(half.log_priors[y])
+        wider = width + np.ptp(half.log_priors)
+        terms["cross_entropy"] = cross_entropy, wider, _entropy(y)
+    if y is not None and half.fewest > 1:
+        terms["squared_discrepancy"] = _discrepancy_terms(half, measure, y)
+    return terms
 
 
-def _discrepancy(
-    half: _FirstHalf, measure: Measure, y: np.ndarray, delta: float
-) -> Guarantee:
-    """Return the guarantee on Δ₂² of the second half, whose rows need no pairing."""
+def _discrepancy_terms(
+    half: _FirstHalf, measure: Measure, y: np.ndarray
+) -> tuple[np.ndarray, float, float]:
+    """Return the same of Δ₂², whose rows need no pairing."""
     squared = _squared_norms(measure)
     to_mean = squared + _fit(measure.means, half.mean)
     to_centers = squared + _fit(measure.means, half.centers[y])
-    width = (1 + half.largest_norm) ** 2 + 1 / (half.fewest - 1)
-    return bernstein(to_centers, width, delta, trivial=to_mean.mean())
+    width = (1 + half.largest_norm) ** 2 + _spread(half.fewest) - 1
+    return to_centers, width, to_mean.mean()
 
 
 def _by_mcdiarmid(
-    measure: Measure, y: np.ndarray | None, scale: float, delta: float
+    measure: Measure, y: np.ndarray | None, rate: float, delta: float
 ) -> dict[str, Guarantee]:
-    """Return the guarantees of McDiarmid's inequality on all rows.
+    """Return the guarantees of McDiarmid's inequality on all rows."""
+    terms, n = _mcdiarmid_terms(measure, y, rate), measure.n_rows
+    return {name: mcdiarmid(*of_name, n, delta) for name, of_name in terms.items()}
+
+
+def _mcdiarmid_terms(
+    measure: Measure, y: np.ndarray | None, rate: float
+) -> dict[str, tuple[float, float, float, float]]:
+    """Return statistics of all rows, their bias, their width and the trivial value.
 
     The width of a statistic is n times what one row, replaced, can change in it.
     """
-    n, fewest, means = measure.n_rows, _fewest(measure), measure.means
-    guarantees = {}
-    log_mean = log_mean_exp_of(measure.anchors, measure, scale, measure.row)
+    n, fewest, terms = measure.n_rows, _fewest(measure), {}
+    log_mean = log_mean_exp_of(measure.anchors, measure, rate, measure.row)
     partition = measure.of_rows(log_mean).mean()
-    bias, width = _partition_bias(scale, n), _partition_width(scale, n)
+    bias, width = _partition_bias(rate, n), _partition_width(rate, n)
     if fewest > 1:
-        squared, spread = _squared_norms(measure).mean(), 1 + 1 / (fewest - 1)
-        terms = partition - scale * squared, bias, width + scale * spread
-        guarantees["contrastive_loss"] = mcdiarmid(*terms, n, delta)
-    if y is None:
-        return guarantees
-    K, fitted = y.max() + 1, _squared_norm_of_centers(means, y)
-    terms = partition - scale * fitted, bias + scale * K / n, width + 4 * scale
-    guarantees["incurred_loss"] = mcdiarmid(*terms, n, delta)
-    of_entropy = _entropy(y), np.log1p((K - 1) / n), _entropy_width(n)
-    terms = np.add(terms, of_entropy)
-    guarantees["cross_entropy"] = mcdiarmid(*terms, n, delta, _entropy(y))
-    if fewest > 1:
-        terms = squared - fitted, K / n, 3 + spread
-        variance = squared - _squared_norm_of_centers(means, np.zeros_like(y))
-        guarantees["squared_discrepancy"] = mcdiarmid(*terms, n, delta, variance)
-    return guarantees
+        contrastive = partition - rate * _squared_norms(measure).mean()
+        wider = width + rate * _spread(fewest)
+        terms["contrastive_loss"] = contrastive, bias, wider, 0.0
+    if y is not None:
+        K, fitted = y.max() + 1, _squared_norm_of_centers(measure.means, y)
+        incurred = partition - rate * fitted
+        larger, wider = bias + rate * K / n, width + 4 * rate
+        terms["incurred_loss"] = incurred, larger, wider, 0.0
+        terms["cross_entropy"] = (
+            incurred + _entropy(y),
+            larger + np.log1p((K - 1) / n),
+            wider + _entropy_width(n),
+            _entropy(y),
+        )
+    if y is not None and fewest > 1:
+        squared = _squared_norms(measure).mean()
+        variance = squared - _squared_norm_of_centers(measure.means, np.zeros_like(y))
+        within = squared - fitted
+        terms["squared_discrepancy"] = within, K / n, 3 + _spread(fewest), variance
+    return terms
 
 
 def _direct(
     half: _FirstHalf, measure: Measure, y: np.ndarray, delta: float
 ) -> dict[str, Guarantee]:
     """Return the guarantees on the head that the first half makes."""
-    scores = half.scale * measure.anchors @ half.centers.T + half.log_priors  # (N, K)
+    terms = _direct_terms(half, measure, y)
+    guarantees = {name: bernstein(*of_name, delta) for name, of_name in terms.items()}
+    first_views = np.cumsum(measure.counts) - measure.counts
+    predicted = _scores(half, measure.anchors[first_views]).argmax(axis=1)
+    errors = int((predicted != y).sum())
+    share, limit = errors / len(y), clopper_pearson(errors, len(y), delta)
+    error = make_guarantee(share, limit - share, 0.0, _least_error(y))
+    return guarantees | {"direct_error": error}
+
+
+def _direct_terms(
+    half: _FirstHalf, measure: Measure, y: np.ndarray
+) -> dict[str, tuple[np.ndarray, float, float]]:
+    """Return the head's loss on each row, its range and the trivial value."""
+    scores = _scores(half, measure.anchors)
     own = scores[np.arange(len(scores)), y[measure.row]]
     losses = measure.of_rows(logsumexp(scores, axis=1) - own)
     diameter = cdist(half.centers, half.centers).max()
-    width = half.scale * diameter - half.log_priors.min()
-    first_views = np.cumsum(measure.counts) - measure.counts
-    errors = int((scores[first_views].argmax(axis=1) != y).sum())
-    share, limit = errors / len(y), clopper_pearson(errors, len(y), delta)
-    return {
-        "direct_cross_entropy": bernstein(losses, width, delta, _entropy(y)),
-        "direct_error": make_guarantee(share, limit - share, 0.0, _least_error(y)),
-    }
+    width = half.rate * diameter - half.log_priors.min()
+    return {"direct_cross_entropy": (losses, width, _entropy(y))}
 
 
-def _error(
-    cross_entropy: Guarantee, y: np.ndarray, temperature: float
-) -> dict[str, Any]:
-    """Return the guarantee on the error, and its floor: each error costs log 2."""
-    priors = np.bincount(y) / len(y)
-    least = optimal_geometry(priors[priors > 0], temperature).value + _entropy(y)
+def _scores(half: _FirstHalf, z: np.ndarray) -> np.ndarray:
+    """Return λ z·a_k + log π̂_k of views z (N, d), (N, K)."""
+    return half.rate * z @ half.centers.T + half.log_priors
+
+
+def _error(cross_entropy: Guarantee, y: np.ndarray) -> Guarantee:
+    """Return the guarantee on the error: each costs log 2."""
     terms = cross_entropy.estimate, cross_entropy.deviation, cross_entropy.correction
-    error = make_guarantee(*(term / np.log(2) for term in terms), _least_error(y))
-    return {"error": error, "floor": float(least / np.log(2))}
+    return make_guarantee(*(term / np.log(2) for term in terms), _least_error(y))
 
 
 def _kernels_of_pairs(half: _FirstHalf, measure: Measure) -> np.ndarray:
@@ -419,10 +446,15 @@ def _kernels_of_pairs(half: _FirstHalf, measure: Measure) -> np.ndarray:
     z, log_b = np.split(measure.anchors, ends), np.split(log_b, ends)
     for pair in range(len(kernels)):
         i, j = 2 * pair, 2 * pair + 1
-        exponents = half.scale * (z[i] @ z[j].T)
+        exponents = half.rate * np.minimum(z[i] @ z[j].T, 1)
         ratio = np.exp(exponents - log_b[i][:, None]) + np.exp(exponents - log_b[j])
         kernels[pair] += ratio.mean() / 2
     return kernels
+
+
+def _spread(fewest: int) -> float:
+    """Return V / (V - 1), the range of U_i."""
+    return fewest / (fewest - 1)
 
 
 def _squared_norms(measure: Measure) -> np.ndarray:
@@ -452,26 +484,26 @@ def _fewest(measure: Measure) -> int:
     return int(measure.counts.min())
 
 
-def _partition_bias(scale: float, n: int) -> float:
+def _partition_bias(rate: float, n: int) -> float:
     """Return b_P, what the log of a mean over n - 1 rows lacks at most.
 
     By the variance it is φ(r) sinh² λ / (n - 1), r = exp(-2λ), as
     -log x ≤ 1 - x + φ(r) (1 - x)² for x ≥ r, φ(r) = (r - 1 - log r) / (1 - r)²; by the
-    range it is Kantorovich's inequality.
+    range, h(λ): E log x is no further below log E x for any x from exp(-λ) to exp(λ).
     """
-    by_variance = np.exp(2 * scale) * (2 * scale + np.expm1(-2 * scale)) / 4 / (n - 1)
-    by_range = 2 * (scale + np.log1p(np.exp(-2 * scale)) - np.log(2))
-    return min(by_variance, by_range)
+    with np.errstate(over="ignore"):  # where it does, the range has less
+        by_variance = np.exp(2 * rate) * (2 * rate + np.expm1(-2 * rate)) / 4 / (n - 1)
+    return min(by_variance, largest_jensen_gap(1 / rate, "infonce"))
 
 
-def _partition_width(scale: float, n: int) -> float:
+def _partition_width(rate: float, n: int) -> float:
     """Return n times what one row can change in P̂.
 
     Its own anchors by 2λ; among the n - 1 negatives of another, one kernel from exp(-λ)
     to exp(λ) beside others of exp(-λ) at least.
     """
-    log_ratio = 2 * scale + np.log(-np.expm1(-2 * scale)) - np.log(n - 1)
-    return 2 * scale + (n - 1) * np.logaddexp(0, log_ratio)
+    log_ratio = 2 * rate + np.log(-np.expm1(-2 * rate)) - np.log(n - 1)
+    return 2 * rate + (n - 1) * np.logaddexp(0, log_ratio)
 
 
 def _entropy_width(n: int) -> float:
@@ -479,35 +511,20 @@ def _entropy_width(n: int) -> float:
     return n * np.log(n) - (n - 1) * np.log(n - 1)
 
 
-def _entropy(y: np.ndarray) -> float:
-    """Return H(π̂) of the classes' frequencies."""
+def _frequencies(y: np.ndarray) -> np.ndarray:
+    """Return π̂_k of the classes that rows have."""
     counts = np.bincount(y)
-    frequencies = counts[counts > 0] / len(y)
-    return float(-(frequencies * np.log(frequencies)).sum())
+    return counts[counts > 0] / len(y)
+
+
+def _entropy(y: np.ndarray) -> float:
+    """Return H(π̂)."""
+    return float(entr(_frequencies(y)).sum())
 
 
 def _least_error(y: np.ndarray) -> float:
-    return float(1 - np.bincount(y).max() / len(y))
-
-
-def _normalized(measure: Measure) -> Measure:
-    """Return the measure with views of norm 1, as the ranges need them."""
-    norms = np.linalg.norm(measure.anchors, axis=1, keepdims=True)
-    return Measure(measure.anchors / norms, measure.counts)
-
-
-def _generator(random_state: Any) -> np.random.RandomState:
-    """Return the generator that a random_state stands for, as scikit-learn reads it."""
-    if random_state is None:
-        return np.random.mtrand._rand
-    if isinstance(random_state, np.random.RandomState):
-        return random_state
-    if isinstance(random_state, Integral) and 0 <= random_state < 2**32:
-        return np.random.RandomState(random_state)
-    raise ValueError(
-        f"random_state={random_state!r}: an int from 0 to 2**32 - 1, a RandomState or "
-        "None is allowed."
-    )
+    """Return 1 - max π̂."""
+    return float(1 - _frequencies(y).max())
 
 
 def _check_options(method: Any, confidence: Any) -> None:
@@ -520,9 +537,9 @@ def _check_options(method: Any, confidence: Any) -> None:
 
 
 def _check_rows(measure: Measure, y: np.ndarray | None) -> None:
-    if measure.n_rows < _FEWEST_ROWS:
+    if measure.n_rows < FEWEST_ROWS:
         raise ValueError(
-            f"views has {measure.n_rows} rows: at least {_FEWEST_ROWS} are needed, for "
+            f"views has {measure.n_rows} rows: at least {FEWEST_ROWS} are needed, for "
             "two pairs in one half."
         )
     single = np.flatnonzero(measure.counts == 1)

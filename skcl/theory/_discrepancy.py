@@ -1,9 +1,12 @@
 """The internal discrepancy: class centers, and how far rows lie from them."""
 
+from typing import Any
+
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from skcl._weights import check_sample_weight
-from skcl.theory._measure import Measure, check_codes
+from skcl.theory._measure import SINGLE, Measure, check_codes
 
 
 def class_centers(means, y, n_classes=None, *, sample_weight=None):
@@ -37,7 +40,7 @@ def class_centers(means, y, n_classes=None, *, sample_weight=None):
     array([[1.],
            [5.]])
     """
-    n_classes = np.max(y) + 1 if n_classes is None else n_classes
+    n_classes = int(np.max(y)) + 1 if n_classes is None else n_classes
     weight, means, y = rows_of_weight(sample_weight, means, y)
     means, y = np.asarray(means, dtype=np.float64), check_codes(y)
     centers = np.full((n_classes, means.shape[1]), np.nan)
@@ -77,11 +80,22 @@ def internal_discrepancy(means, centers, y):
     >>> internal_discrepancy([[0.0], [2.0], [5.0]], [[1.0], [5.0]], [0, 0, 1])
     array([1., 1., 0.])
     """
-    means = np.asarray(means, dtype=np.float64)
-    return np.linalg.norm(means - np.asarray(centers)[check_codes(y)], axis=1)
+    means, y = np.asarray(means, dtype=np.float64), check_codes(y)
+    return np.linalg.norm(means - check_centers(centers, y, means.shape[1])[y], axis=1)
 
 
-def relative_discrepancy(means, centers, y, rounding=2.0**-23, *, sample_weight=None):
+def check_centers(centers: Any, y: np.ndarray, d: int) -> np.ndarray:
+    """Return the centers (K, d), finite for each class of y, or raise."""
+    centers = np.asarray(centers, dtype=np.float64)
+    if centers.ndim != 2 or centers.shape[1] != d or len(centers) <= y.max():
+        raise ValueError(
+            f"centers is of shape {centers.shape}: (n_classes, {d}), with n_classes "
+            f"above the largest code, {y.max()}, is allowed."
+        )
+    return centers
+
+
+def relative_discrepancy(means, centers, y, *, sample_weight=None, rounding=SINGLE):
     """Return the squared discrepancy as a share of the variance of the means.
 
     Δ₂² / mean_i ‖m_i - m̄‖², m̄ the mean of the m_i, all means weighted. With
@@ -96,11 +110,11 @@ def relative_discrepancy(means, centers, y, rounding=2.0**-23, *, sample_weight=
         Class or cluster centers.
     y : array of int, of shape (n,)
         The center of each row.
+    sample_weight : array of shape (n,), default=None
+        w, not negative; None weighs the rows equally.
     rounding : float, default=2**-23
         Relative rounding error of the means, within which they count as constant; the
         default is that of float32.
-    sample_weight : array of shape (n,), default=None
-        w, not negative; None weighs the rows equally.
 
     Returns
     -------
@@ -130,55 +144,39 @@ def relative_discrepancy(means, centers, y, rounding=2.0**-23, *, sample_weight=
     return float(np.average(squared, weights=weight) / variance)
 
 
-def discrepancy_terms(means, y, *, sample_weight=None, rounding=2.0**-23):
-    """Return what a representation tells of the discrepancy, over all and by class.
+def terms_of_representation(
+    means: np.ndarray, y: np.ndarray, sample_weight: Any, rounding: float
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Return what means alone tell, over all rows and by class, as `DiscrepancyBound`.
 
-    Parameters
-    ----------
-    means : array of shape (n, d)
-        Positive means, or a representation, each row of which is its own.
-    y : array of int, of shape (n,)
-        Classes, 0 … K - 1, each of which has a row.
-    sample_weight : array of shape (n,), default=None
-        w, not negative; None weighs the rows equally.
-    rounding : float, default=2**-23
-        Relative rounding error of the means.
-
-    Returns
-    -------
-    overall : dict of str to float
-        "discrepancy", "squared_discrepancy", "relative_discrepancy"; see
-        :class:`DiscrepancyBound`.
-    per_class : dict of str to array of shape (K,)
-        The same of each class, with "n_rows", "prior" and "collapsed".
-
-    Raises
-    ------
-    ValueError
-        If y holds a negative code, or sample_weight is refused.
-
-    Examples
-    --------
-    >>> from skcl.theory import discrepancy_terms
-    >>> means = [[0.0], [2.0], [5.0], [5.0]]
-    >>> overall, per_class = discrepancy_terms(means, [0, 0, 1, 1])
-    >>> overall["discrepancy"], per_class["discrepancy"].tolist()
-    (0.5, [1.0, 0.0])
+    The means (n, d) have any scale; each of the classes y, 0 … K - 1, has a row.
     """
     weight, means, y = rows_of_weight(sample_weight, means, y)
-    means, y = np.asarray(means, dtype=np.float64), check_codes(y)
-    measure = Measure(means, np.ones(len(means), dtype=int), weight, rounding)
-    centers = class_centers(means, y, sample_weight=weight)
-    discrepancy = internal_discrepancy(means, centers, y)
+    counts = np.ones(len(means), dtype=int)
+    measure = Measure(means.astype(np.float64), counts, weight, rounding)
+    centers = class_centers(measure.means, y, sample_weight=weight)
+    discrepancy = internal_discrepancy(measure.means, centers, y)
     rows = {"discrepancy": discrepancy, "squared_discrepancy": discrepancy**2}
     overall = {name: measure.average(values) for name, values in rows.items()}
+    overall["relative_discrepancy"] = relative_to_classes(measure, y, centers)
     per_class = {
         name: mean_of_classes(values, measure, y) for name, values in rows.items()
     }
-    overall["relative_discrepancy"] = relative_discrepancy(
-        means, centers, y, rounding, sample_weight=weight
-    )
     return overall, per_class | terms_of_classes(measure, y, centers)
+
+
+def relative_to_classes(measure: Measure, y: np.ndarray, centers: np.ndarray) -> float:
+    """Return the relative discrepancy to the classes' own centers, at most 1."""
+    if len(centers) == 1:
+        return 1.0
+    relative = relative_discrepancy(
+        measure.means,
+        centers,
+        y,
+        sample_weight=measure.weight,
+        rounding=measure.rounding,
+    )
+    return min(relative, 1.0)
 
 
 def terms_of_classes(
@@ -204,17 +202,16 @@ def unbiased_of_classes(
     the class's weight and σ_i² the variance of the row's views, with V_i - 1 as
     divisor. It may be negative; NaN for a class of one row, or with a row of one view.
     """
-    K = len(centers)
-    w = measure.filled_weight
+    K, w = len(centers), measure.filled_weight
     squared = internal_discrepancy(measure.means, centers, y) ** 2
-    deviations = measure.anchors - np.repeat(measure.means, measure.counts, axis=0)
-    variance = measure.of_rows((deviations**2).sum(axis=1))
+    variance = 1 - (measure.means**2).sum(axis=1)  # of unit vectors
     with np.errstate(divide="ignore", invalid="ignore"):
         noise = variance / (measure.counts - 1)  # σ_i² / V_i
         u = w * (1 - w / np.bincount(y, w, K)[y])
         total = np.bincount(y, w * squared, K) - np.bincount(y, u * noise, K)
         estimate = total / np.bincount(y, u, K)
-    estimate[np.bincount(y, minlength=K) < 2] = np.nan
+    undefined = np.bincount(y, measure.counts < 2, K) > 0
+    estimate[undefined | (np.bincount(y, minlength=K) < 2)] = np.nan
     return estimate
 
 
@@ -230,7 +227,7 @@ def relative_of_classes(
     own = mean_of_classes(own, measure, y)
     nearest = _squared_between(centers).min(axis=1)
     other = own + np.where(np.isinf(nearest), 0.0, nearest)
-    apart = other > measure.rounding**2
+    apart = other > _resolution(measure)
     return np.where(apart, own / np.where(apart, other, 1.0), 1.0)
 
 
@@ -239,19 +236,41 @@ def collapsed_classes(
 ) -> np.ndarray:
     """Return which classes' centers cannot be told from another one's, (K,) of bool.
 
-    Were two centers equal, the squared distance of their estimates would have the mean
-    tr(Σ) ν and the deviation √(2 tr(Σ²)) ν, with Σ the covariance within classes and
-    ν = 1/n_k + 1/n_j, n the number of rows, or what unequal weights leave of it. A
-    class counts as collapsed up to two deviations above that mean.
+    The difference of two centers' estimates has the covariance C = C_k + C_j, the
+    classes' covariances over their numbers of rows, or what unequal weights leave of
+    these. Were the centers equal, its square would have the mean tr C and, for normal
+    means, the deviation √(2 tr C²). A class counts as collapsed up to two deviations
+    above that mean.
     """
-    K = len(centers)
-    w = measure.filled_weight
-    moved = measure.means - centers[y]
-    covariance = (moved * w[:, None]).T @ moved / max(len(y) - K, 1)
-    spread = np.trace(covariance) + 2 * np.sqrt(2 * (covariance**2).sum())
-    inverse_n = np.bincount(y, w**2, K) / np.bincount(y, w, K) ** 2
-    noise = spread * (inverse_n[:, None] + inverse_n)
-    return (_squared_between(centers) <= noise + measure.rounding**2).any(axis=1)
+    of_centers = _covariances_of_centers(measure, y, centers)  # (K, d, d)
+    traces = np.trace(of_centers, axis1=1, axis2=2)
+    flat = of_centers.reshape(len(centers), -1)
+    products = flat @ flat.T  # tr(C_k C_j)
+    squares = np.diag(products)
+    of_square = squares[:, None] + squares + 2 * products  # tr((C_k + C_j)²)
+    largest = traces[:, None] + traces + 2 * np.sqrt(2 * of_square)
+    return (_squared_between(centers) <= largest + _resolution(measure)).any(axis=1)
+
+
+def _covariances_of_centers(
+    measure: Measure, y: np.ndarray, centers: np.ndarray
+) -> np.ndarray:
+    """Return the covariance of each class's mean, as an estimate, (K, d, d).
+
+    A class of one row has the covariance that the classes have together. Where all
+    have a single row nothing is known, and it is 0.
+    """
+    K, w = len(centers), measure.filled_weight
+    moved = (measure.means - centers[y]) * np.sqrt(w)[:, None]
+    scatter = np.stack([moved[y == k].T @ moved[y == k] for k in range(K)])
+    weight = np.bincount(y, w, K)
+    inverse_n = np.bincount(y, w**2, K) / weight**2
+    free = weight * (1 - inverse_n)  # n - 1, of equal weights
+    single = np.bincount(y, minlength=K) < 2
+    free[single] = 0
+    pooled = scatter.sum(axis=0) / free.sum() if free.any() else 0.0
+    scatter[single], free[single] = pooled, 1
+    return scatter * (inverse_n / free)[:, None, None]
 
 
 def mean_of_classes(values: np.ndarray, measure: Measure, y: np.ndarray) -> np.ndarray:
@@ -260,14 +279,19 @@ def mean_of_classes(values: np.ndarray, measure: Measure, y: np.ndarray) -> np.n
     return np.bincount(y, w * values) / np.bincount(y, w)
 
 
+def _resolution(measure: Measure) -> float:
+    """Return the square of a distance that may be rounding."""
+    return measure.rounding**2 * measure.average((measure.means**2).sum(axis=1))
+
+
 def _squared_between(centers: np.ndarray) -> np.ndarray:
     """Return the squared distances between centers, (K, K), infinite to themselves."""
-    squared = ((centers[:, None] - centers) ** 2).sum(axis=2)
+    squared = cdist(centers, centers, "sqeuclidean")
     np.fill_diagonal(squared, np.inf)
     return squared
 
 
-def rows_of_weight(sample_weight, *arrays):
+def rows_of_weight(sample_weight: Any, *arrays: Any) -> tuple:
     """Return the weights, of mean 1, and the arrays, without the rows of weight 0."""
     if sample_weight is None:
         return None, *arrays

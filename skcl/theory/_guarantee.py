@@ -42,35 +42,30 @@ class Guarantee:
 
 
 def bernstein(
-    values: np.ndarray, width: float, delta: float, trivial: float = 0.0
+    values: np.ndarray, width: float, trivial: float, delta: float
 ) -> Guarantee:
     """Return the guarantee on the mean of independent values (M,) of a range."""
     M, log_term = len(values), np.log(2 / delta)
-    deviation = np.sqrt(2 * values.var(ddof=1) * log_term / M)
+    unit = np.ptp(values) or 1.0  # at the lowest temperatures, a square overflows
+    deviation = unit * (values / unit).std(ddof=1) * np.sqrt(2 * log_term / M)
     correction = 7 * width * log_term / (3 * (M - 1))
     return make_guarantee(values.mean(), deviation, correction, trivial)
 
 
 def mcdiarmid(
-    estimate: float,
-    bias: float,
-    width: float,
-    n: int,
-    delta: float,
-    trivial: float = 0.0,
+    estimate: float, bias: float, width: float, trivial: float, n: int, delta: float
 ) -> Guarantee:
-    """Return the guarantee on what a statistic, up to a bias, is in expectation."""
+    """Return the guarantee on what a statistic, up to a bias, is in expectation.
+
+    The width is n times what one of the n rows can change in it.
+    """
     deviation = width * np.sqrt(-np.log(delta) / (2 * n))
     return make_guarantee(estimate, deviation, bias, trivial)
 
 
-def make_guarantee(
-    estimate: float, deviation: float, correction: float, trivial: float
-) -> Guarantee:
-    """Return the guarantee, in Python's numbers. NaN is left of one that overflows."""
-    terms = (estimate, deviation, correction)
-    terms = (np.inf if np.isnan(term) else float(term) for term in terms)
-    return Guarantee(*terms, float(trivial))
+def make_guarantee(*terms: float) -> Guarantee:
+    """Return the guarantee of these terms, in Python's numbers."""
+    return Guarantee(*map(float, terms))
 
 
 def clopper_pearson(errors: int, n: int, delta: float) -> float:

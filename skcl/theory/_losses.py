@@ -1,9 +1,11 @@
 """Contrastive losses over all rows, and the supervised losses that they incur."""
 
+from typing import Any
+
 import numpy as np
 from scipy.special import logsumexp
 
-from skcl.theory._discrepancy import class_centers
+from skcl.theory._discrepancy import check_centers, class_centers
 from skcl.theory._measure import (
     Measure,
     blocks_of,
@@ -36,7 +38,7 @@ def contrastive_loss(views, temperature, loss="infonce", y=None, *, sample_weigh
         - "logistic": E log(1 + exp(-z_a·(z_p - z_b) / t)).
     y : array of int, of shape (n,), default=None
         Classes, for "supcon"; -1 marks an unlabelled row, whose positives are its own
-        views.
+        views, and None are unlabelled rows all.
     sample_weight : array of shape (n,), default=None
         w, not negative; None weighs the rows equally.
 
@@ -62,11 +64,13 @@ def contrastive_loss(views, temperature, loss="infonce", y=None, *, sample_weigh
     """
     temperature = check_loss(loss, temperature)
     measure, y = read_views(views, sample_weight, y)
+    if y is not None and loss == "supcon":
+        y = check_codes(y, unlabelled=True)
     return measure.average(contrastive_of_rows(measure, y, temperature, loss))
 
 
 def incurred_loss(
-    views, y, temperature, loss="infonce", centers=None, sample_weight=None
+    views, y, temperature, loss="infonce", *, centers=None, sample_weight=None
 ):
     """Return the supervised loss that a contrastive loss incurs.
 
@@ -100,7 +104,7 @@ def incurred_loss(
     ------
     ValueError
         If the loss is unknown, the temperature not positive, a view not a unit vector,
-        y holds a negative code, or sample_weight is refused.
+        y holds a negative code, centers do not fit, or sample_weight is refused.
 
     Examples
     --------
@@ -116,13 +120,14 @@ def incurred_loss(
     y = check_codes(y)
     if centers is None:
         centers = class_centers(measure.means, y, sample_weight=measure.weight)
+    centers = check_centers(centers, y, measure.anchors.shape[1])
     return measure.average(incurred_of_rows(measure, y, centers, temperature, loss))
 
 
-def check_loss(loss: str, temperature: float | None) -> float | None:
+def check_loss(loss: Any, temperature: float | None) -> float | None:
     """Return the temperature that the loss has, or raise."""
-    if loss not in LOSSES:
-        raise ValueError(f"loss={loss!r}: allowed are {LOSSES}.")
+    if not (isinstance(loss, str) and loss in LOSSES):
+        raise ValueError(f"loss={loss!r}: {LOSSES} are allowed.")
     return None if loss == "spectral" else check_temperature(temperature)
 
 
@@ -164,18 +169,30 @@ def incurred_of_rows(
     loss: str,
 ) -> np.ndarray:
     """Return the incurred loss of each row's views, (n,)."""
-    centers = np.asarray(centers, dtype=np.float64)
     priors = np.bincount(y, measure.weight, len(centers)) / len(y)
-    present = priors > 0  # a class without rows may have no center
-    scores = measure.anchors @ np.where(present[:, None], centers, 0.0).T  # (N, K)
-    own = scores[np.arange(len(scores)), y[measure.row]]
-    if loss == "spectral":
-        losses = -2 * own + scores**2 @ priors
-    elif loss == "logistic":
-        losses = np.logaddexp(0, (scores - own[:, None]) / temperature) @ priors
-    else:
-        losses = logsumexp(scores / temperature, b=priors, axis=1) - own / temperature
+    # A class without rows may have no center.
+    centers = np.where(priors[:, None] > 0, centers, 0.0)
+    losses, own = np.empty(len(measure.anchors)), y[measure.row]
+    for block in blocks_of(losses, len(centers)):
+        scores = measure.anchors[block] @ centers.T
+        losses[block] = _incurred(scores, own[block], priors, temperature, loss)
     return measure.of_rows(losses)
+
+
+def _incurred(
+    scores: np.ndarray,
+    y: np.ndarray,
+    priors: np.ndarray,
+    temperature: float | None,
+    loss: str,
+) -> np.ndarray:
+    """Return the incurred loss of scores z·c_k (m, K), (m,)."""
+    own = scores[np.arange(len(scores)), y]
+    if loss == "spectral":
+        return -2 * own + scores**2 @ priors
+    if loss == "logistic":
+        return np.logaddexp(0, (scores - own[:, None]) / temperature) @ priors
+    return logsumexp(scores / temperature, b=priors, axis=1) - own / temperature
 
 
 def _targets(measure: Measure, y: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The measure that all exact quantities refer to: rows of views, and their weights."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isqrt
 from numbers import Real
@@ -11,6 +11,9 @@ import numpy as np
 
 from skcl._weights import check_sample_weight
 
+# The relative rounding of single precision, in which most views come.
+SINGLE = 2.0**-23
+
 # How far the norm of a view may be from 1: the rounding of half precision.
 _TOLERANCE = 2e-3
 
@@ -18,14 +21,14 @@ _TOLERANCE = 2e-3
 _BLOCK_SIZE = 2**18
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measure:
     """Views of rows. A row has its weight, and its views share it equally."""
 
     anchors: np.ndarray  # (N, d), the views of all rows, row after row
     counts: np.ndarray  # (n,), views of each row
     weight: np.ndarray | None = None  # (n,), of mean 1; None weighs rows equally
-    rounding: float = 2.0**-23  # of the views, as they were given
+    rounding: float = SINGLE  # of the views, as they were given
 
     @property
     def n_rows(self) -> int:
@@ -84,65 +87,86 @@ class Measure:
         return Measure(np.concatenate(views), self.counts[rows])
 
 
-def read_views(views: Any, sample_weight: Any = None, *labels: Any) -> tuple:
+def read_views(views: Any, sample_weight: Any = None, y: Any = None) -> tuple:
     """Return the measure of views, and the labels, of the rows that have a weight.
 
-    Views are an array (n, V, d), or a sequence of n arrays (V_i, d).
+    Views are an array (n, V, d), or a sequence of n arrays (V_i, d). Their rounding is
+    removed: the measure's have the norm 1.
     """
     views = _as_views(views)
     rows, weight = check_sample_weight(sample_weight, len(views))
-    labels = [_take_labels(y, rows, len(views)) for y in labels]
-    measure = _flatten(views, rows, weight)
-    _check_unit(measure)
-    return measure, *labels
+    y = _take_labels(y, rows, len(views))
+    return _normalize(_flatten(views, rows, weight)), y
 
 
 def check_temperature(temperature: Any) -> float:
     """Return the temperature, or raise."""
-    if not (isinstance(temperature, Real) and 0 < temperature < np.inf):
+    if not (isinstance(temperature, Real) and 1e-300 <= temperature <= 1e300):
         raise ValueError(
-            f"temperature={temperature!r}: a finite number above 0 is allowed."
+            f"temperature={temperature!r}: a finite number above 0, from 1e-300 to "
+            "1e300, is allowed."
         )
     return float(temperature)
 
 
-def read_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the classes, sorted, and the code of each row."""
-    if y.dtype.kind in "iuf":
-        check_codes(y)
-    return np.unique(y, return_inverse=True)
+def read_classes(y: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the classes, sorted, and the code of each row, or raise."""
+    if y is None:
+        raise ValueError("y=None: a class for each row is needed.")
+    # Missing labels: None, and what differs from itself, as NaN and NaT do.
+    if np.any(np.equal(y, None)) or np.any(y != y):
+        raise ValueError("y holds a missing label. Leave unlabelled rows out.")
+    try:
+        classes, codes = np.unique(y, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(
+            f"y holds labels of several types: labels of one are allowed ({error}). "
+            "Leave unlabelled rows out."
+        ) from error
+    if -1 in classes.tolist():
+        raise ValueError("y holds -1, an unlabelled row. Leave unlabelled rows out.")
+    return classes, codes
 
 
-def check_codes(y: np.ndarray) -> np.ndarray:
-    """Return the codes of classes, or raise."""
-    y = np.asarray(y)
-    if y.min() < 0:
+def check_codes(y: Any, unlabelled: bool = False) -> np.ndarray:
+    """Return the codes of classes, int64, or raise; -1 among them if allowed."""
+    given, y = np.asarray(y), np.asarray(y)
+    if y.dtype.kind == "b" or (y.dtype.kind == "f" and (y == np.floor(y)).all()):
+        y = y.astype(np.int64)
+    if y.dtype.kind not in "iu":
+        raise ValueError(
+            f"y is of dtype {given.dtype}: whole numbers, the codes 0 … K - 1 of "
+            "classes, are allowed."
+        )
+    if len(y) and y.min() < (-1 if unlabelled else 0):
         raise ValueError(
             f"y holds {y.min()}: classes are 0 … K - 1. Leave unlabelled rows out."
         )
-    return y
+    return y.astype(np.int64)
 
 
 def log_mean_exp(measure: Measure, temperature: float) -> np.ndarray:
     """Return log E_b exp(z_a·z_b / t) over the measure, for each of its views a, (N,).
 
-    Every view is one of its own negatives, so that the largest exponent, c, is known
-    beforehand. The matrix is symmetric: each tile serves its rows and its columns.
+    Every view is one of its own negatives, so that the largest exponent, 1 / t, is
+    known beforehand. The matrix is symmetric: each tile serves rows and columns.
     """
     z, mass = measure.anchors / np.sqrt(temperature), measure.mass
-    c = np.einsum("ij,ij->i", z, z).max()
     ones = np.ones((len(z), 1))
-    left, right = np.hstack([z, ones]), np.hstack([z, -c * ones])
+    left, right = np.hstack([z, ones]), np.hstack([z, -ones / temperature])
     total, tile = np.zeros(len(z)), isqrt(_BLOCK_SIZE)
     blocks = [slice(start, start + tile) for start in range(0, len(z), tile)]
     for i, rows in enumerate(blocks):
         for columns in blocks[i:]:
-            kernel = left[rows] @ right[columns].T  # (z_a·z_b) / t - c
+            kernel = left[rows] @ right[columns].T  # (z_a·z_b - 1) / t
+            np.minimum(kernel, 0, out=kernel)  # but for rounding
+            if columns == rows:
+                np.fill_diagonal(kernel, 0)
             np.exp(kernel, out=kernel)
             total[rows] += _sum(kernel, mass, columns)
             if columns != rows:
                 total[columns] += _sum(kernel.T, mass, rows)
-    return c + np.log(total / len(z))
+    return 1 / temperature + np.log(total / len(z))
 
 
 def log_mean_exp_of(
@@ -191,7 +215,7 @@ def _sum(kernel: np.ndarray, mass: np.ndarray | None, columns: slice) -> np.ndar
 
 def _as_views(views: Any) -> np.ndarray | list[np.ndarray]:
     """Return an array (n, V, d), or where the rows differ in V a list of them."""
-    if not isinstance(views, np.ndarray):
+    if not isinstance(views, np.ndarray) or views.dtype == object:
         views = [np.asarray(row) for row in views]
         if len({row.shape for row in views}) <= 1:
             views = np.array(views)
@@ -212,24 +236,28 @@ def _flatten(
 ) -> Measure:
     if isinstance(views, np.ndarray):
         views = views[rows]
+        if not views.size:
+            raise ValueError(
+                f"views is of shape {views.shape}: at least one row, view and "
+                "dimension are needed."
+            )
         counts = np.full(len(views), views.shape[1])
         anchors = views.reshape(-1, views.shape[2])
     else:
         views = views if isinstance(rows, slice) else [views[i] for i in rows]
         counts = np.array([len(row) for row in views])
         anchors = np.concatenate(views)
-    if not anchors.size or not counts.all():
-        raise ValueError(
-            "views has no rows, no dimensions, or a row without a view: at least one "
-            "of each is needed."
-        )
+    if not counts.all():
+        row = int(np.argmin(counts))
+        raise ValueError(f"views has no view of row {row}: at least one is needed.")
     is_float = np.issubdtype(anchors.dtype, np.floating)
-    rounding = max(np.finfo(anchors.dtype).eps if is_float else 0, Measure.rounding)
+    rounding = max(np.finfo(anchors.dtype).eps if is_float else 0, SINGLE)
     return Measure(np.asarray(anchors, dtype=np.float64), counts, weight, rounding)
 
 
-def _check_unit(measure: Measure) -> None:
-    norms = np.sqrt(np.einsum("ij,ij->i", measure.anchors, measure.anchors))
+def _normalize(measure: Measure) -> Measure:
+    """Return the measure with views of norm 1, or raise if they are not nearly so."""
+    norms = np.linalg.norm(measure.anchors, axis=1)
     refused = ~(np.abs(norms - 1) <= _TOLERANCE)
     if refused.any():
         first = int(np.argmax(refused))
@@ -238,6 +266,7 @@ def _check_unit(measure: Measure) -> None:
             f"views has a vector of norm {norms[first]} in row {row}: unit vectors are "
             "allowed."
         )
+    return replace(measure, anchors=measure.anchors / norms[:, None])
 
 
 def _take_labels(y: Any, rows: slice | np.ndarray, n: int) -> np.ndarray | None:
