@@ -105,7 +105,7 @@ def discrepancy_bound(views, y, temperature, loss="infonce", *, sample_weight=No
 
     lower_bound ≤ incurred_loss ≤ upper_bound, exactly, for any unit vectors and any
     classes; see :func:`upper_bound` and :func:`lower_bound`. Time grows with the square
-    of the number of views; memory does not.
+    of the number of views, memory with the number.
 
     Parameters
     ----------

@@ -131,7 +131,7 @@ def certificate(
     the others tell what the contrastive loss, which needs no labels, and the
     discrepancy have in it.
 
-    Time grows with the square of the number of views; memory does not.
+    Time grows with the square of the number of views, memory with the number.
 
     Parameters
     ----------
@@ -269,14 +269,12 @@ class _FirstHalf:
     def log_smallest(self) -> float:
         """Return log b_min.
 
-        Each view has itself in the mean, so that exp(λ) over their number is less: but
-        for rounding, which a large λ makes large.
+        Each view is in its own mean, so no b₁ is below exp(λ) / (n₁ max V_i): but by
+        rounding, which a large λ multiplies.
         """
         log_mean = log_mean_exp_of(self.measure.anchors, self.measure, self.rate)
-        n_views = self.measure.n_rows * self.measure.counts.max()
-        return max(
-            float(np.quantile(log_mean, _SHARE_BELOW)), self.rate - np.log(n_views)
-        )
+        least = self.rate - np.log(self.measure.n_rows * self.measure.counts.max())
+        return float(max(np.quantile(log_mean, _SHARE_BELOW), least))
 
     def log_kernel_mean(self, z: np.ndarray) -> np.ndarray:
         """Return log b of views z (N, d), (N,)."""
@@ -446,7 +444,7 @@ def _kernels_of_pairs(half: _FirstHalf, measure: Measure) -> np.ndarray:
     z, log_b = np.split(measure.anchors, ends), np.split(log_b, ends)
     for pair in range(len(kernels)):
         i, j = 2 * pair, 2 * pair + 1
-        exponents = half.rate * np.minimum(z[i] @ z[j].T, 1)
+        exponents = half.rate * np.minimum(z[i] @ z[j].T, 1)  # above 1 by rounding
         ratio = np.exp(exponents - log_b[i][:, None]) + np.exp(exponents - log_b[j])
         kernels[pair] += ratio.mean() / 2
     return kernels
