@@ -35,15 +35,17 @@ MARKERS = "ovs^"  # one for each temperature
 
 MISLEADING = """
 Where each misleads
+- Bound and incurred loss change with the temperature by themselves, which divides their
+  scores: they compare settings of one temperature, not temperatures.
 - The bound knows clusters, not classes: the regularizer, which makes clusters, improves
-  it whether or not these are the classes. Where it is vacuous, at 0 or above, it says
-  nothing, and the scorer warns.
-- The incurred loss changes with the temperature by itself, which divides its scores, so
-  that it compares settings of one temperature. It is a mean over rows, in which a rare
-  class counts little. It does not prefer a collapse, where it is 0.
+  it whether or not these are the classes, until the embedding collapses. Where it is
+  vacuous, at 0 or above, it says nothing; the scorer then warns, which is muted here.
+- The incurred loss is a mean over rows, in which a rare class counts little. It does
+  not prefer a collapse, where it is 0.
 - Balanced accuracy is what is wanted, but it rests on the rare class's few rows: see
   the deviation between folds. The best of sixteen settings is partly the luckiest.
 A rank correlation near 0, or below, is a table on which the criterion does not help.
+Where all settings lie within a few deviations between folds, keep the defaults.
 """
 
 
@@ -89,17 +91,32 @@ def search(X, y):
     return pd.DataFrame(columns)
 
 
+def rank_correlation(results, criterion):
+    """Return how far a criterion orders settings as balanced accuracy does."""
+    return results[criterion].corr(results["balanced accuracy"], method="spearman")
+
+
+def within_temperatures(results, criterion):
+    """Return the mean of the rank correlations of the settings of one temperature."""
+    of_temperatures = results.groupby("temperature")
+    return np.mean([rank_correlation(part, criterion) for _, part in of_temperatures])
+
+
 def describe(name, y, results):
     """Print what each criterion chooses."""
     accuracy = results["balanced accuracy"]
     print(f"\n{name}: {len(y)} rows, {(1 - y).sum() / y.sum():.0f}:1")
-    print(f"{'':19}temperature  weight  balanced accuracy  rank correlation with it")
+    print(
+        f"{'':17}chooses temperature, weight  of balanced accuracy  rank correlation "
+        "with it: all, within temperatures"
+    )
     for criterion in CRITERIA:
         chosen = results.loc[results[criterion].idxmax()]
-        correlation = results[criterion].corr(accuracy, method="spearman")
         print(
-            f"{criterion:19}{chosen['temperature']:11}{chosen['regularizer_weight']:8}"
-            f"{chosen['balanced accuracy']:19.3f}{correlation:26.2f}"
+            f"{criterion:17}{chosen['temperature']:19}{chosen['regularizer_weight']:8}"
+            f"{chosen['balanced accuracy']:22.3f}"
+            f"{rank_correlation(results, criterion):33.2f}"
+            f"{within_temperatures(results, criterion):21.2f}"
         )
     print(
         f"all settings: {accuracy.min():.3f} to {accuracy.max():.3f}, median "

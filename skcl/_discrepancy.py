@@ -127,11 +127,16 @@ class DiscrepancyScorer(
     bound with centers learned on other rows still bounds the incurred loss of the rows'
     own centers, which lie nearer.
 
+    All terms but those of a representation live on the projection head's unit vectors,
+    which `embed_views` gives, not on what `transform` returns: they do not see whether
+    `n_components` is large enough.
+
     As scorer, held-out rows have centers of their own: a class of one row has no
-    discrepancy, and with few rows a class the incurred loss is optimistic. All terms
-    but the discrepancies depend on the temperature, and all on n_views. The incurred
-    loss is 0 for a constant encoder at every temperature, and -log K at the least: to
-    compare temperatures by it asks at which the classes' centers tell most.
+    discrepancy, with few rows a class the incurred loss is optimistic, and with a
+    single class there is nothing to tell, which is a UserWarning: let the folds be
+    stratified, ``cv=StratifiedKFold()``. All terms but the discrepancies depend on the
+    temperature, and all on n_views. Terms of different losses or temperatures do not
+    compare: choose these by the metric of the whole pipeline.
 
     Weights of rows enter each mean over rows: centers, classes' frequencies, losses.
     A row of weight 0 counts as absent. Weights given to fit reach the encoder too: with
@@ -337,7 +342,8 @@ class DiscrepancyScorer(
             warnings where a class has collapsed or the bound is vacuous.
             ``report.to_frame()`` is a frame. Unlike :meth:`score` it takes the rows'
             own centers, so that the bounds hold exactly. Without an encoder, and for a
-            callable loss, it has the discrepancy alone.
+            callable loss, it has the discrepancy alone. Time grows with the square of
+            the number of views: 8,000 rows of 8 take most of a minute.
 
         Raises
         ------
@@ -431,7 +437,13 @@ class DiscrepancyScorer(
             clusters = _cluster(means, n_clusters, rng, weight)
             measured = Measured(views, *clusters, weight)
         else:
-            _, centers, codes = _classify(means, y, sample_weight)
+            classes, centers, codes = _classify(means, y, sample_weight)
+            if len(classes) == 1:
+                warn(
+                    "Scored on a single class: its terms tell nothing of classes. Use "
+                    "folds that are stratified.",
+                    stacklevel=2,
+                )
             known = codes >= 0
             weight = _normalized(sample_weight, known)
             measured = Measured(views[known], centers, codes[known], weight)

@@ -19,9 +19,13 @@ MAX_OPTIMAL_CLASSES = 200
 # Of unit vectors, whose variance is 1 at most: below it they are nearly one point.
 NEARLY_CONSTANT = 0.01
 
+# A share of the optimal loss that hardly differs from a constant encoder's.
+LITTLE = 0.05
+
 VACUOUS = (
     "the bound is vacuous: no less than the incurred loss of an encoder that maps all "
-    "rows to one point."
+    "rows to one point. Do not rank by it: with labels there is the incurred loss, and "
+    "the metric of the whole pipeline."
 )
 
 # The lines of the printed table, in their order.
@@ -34,6 +38,7 @@ OVERALL = {
     "upper_bound": "  its upper bound",
     "optimal_loss": "  the least of any encoder",
     "optimality_gap": "  excess over the least",
+    "attained": "  share of the least, 1 at best",
     "discrepancy": "internal discrepancy, mean distance",
     "squared_discrepancy": "  mean squared distance",
     "unbiased_squared_discrepancy": "  the same, unbiased",
@@ -73,7 +78,8 @@ class DiscrepancyReport:
     overall : dict of str to float
         The terms over all rows; see :class:`skcl.theory.DiscrepancyBound`. For
         "infonce" and "supcon" with "optimal_loss", the least incurred loss of any
-        encoder at these class frequencies, and "optimality_gap", the excess over it.
+        encoder at these class frequencies, "optimality_gap", the excess over it, and
+        "attained", the incurred loss as a share of it.
     per_class : dict of str to array of shape (K,)
         The terms of each class.
     certificate : skcl.theory.Certificate or None
@@ -144,10 +150,11 @@ class DiscrepancyReport:
             if guarantee is None:
                 continue
             note = f"  vacuous: {guarantee.trivial:.4f} is trivial"
-            line = f"{label:<42}{guarantee.bound:>10.4g}{note * guarantee.vacuous}"
+            bound = min(guarantee.bound, 1.0 if "error" in name else np.inf)
+            line = f"{label:<42}{bound:>10.4g}{note * guarantee.vacuous}"
             lines.append(line)
             if name == "error" and self.geometry is not None:
-                label = "  which cannot be guaranteed to be below"
+                label = "  the least that could be guaranteed"
                 lines.append(f"{label:<42}{self._least_error_guarantee():>10.4g}")
         return "\n".join(lines)
 
@@ -188,9 +195,12 @@ def report_views(
     if geometry is not None:
         overall["optimal_loss"] = geometry.value
         overall["optimality_gap"] = bound.incurred_loss - geometry.value
+        if geometry.value < 0:
+            overall["attained"] = bound.incurred_loss / geometry.value
     at = "" if loss == "spectral" else f" at temperature {temperature:g}"
     return DiscrepancyReport(
-        f"{len(views)} rows, {views.shape[1]} views each; loss {loss}{at}",
+        f"{len(views)} rows, {views.shape[1]} views each, of the projection; "
+        f"loss {loss}{at}",
         classes,
         overall,
         bound.per_class,
@@ -198,6 +208,7 @@ def report_views(
         geometry,
         (
             *_of_collapse(overall, bound.per_class, classes),
+            *_of_little(overall),
             *_of_the_bound(bound),
             *_of_temperature(bound),
         ),
@@ -280,6 +291,15 @@ def _is_collapsed(
     # The squared discrepancy is that share of the variance.
     tiny = overall["squared_discrepancy"] < smallest * relative
     return len(classes) > 1 and bool(relative == 1 or tiny)
+
+
+def _of_little(overall: dict[str, float]) -> tuple[str, ...]:
+    if overall["collapsed"] or overall.get("attained", 1.0) >= LITTLE:
+        return ()
+    return (
+        f"the classes' centers tell little: {overall['attained']:.1%} of the least "
+        "loss that an encoder can incur. A bound a little below 0 is no merit then.",
+    )
 
 
 def _of_the_bound(bound: theory.DiscrepancyBound) -> tuple[str, ...]:

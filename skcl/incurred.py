@@ -232,7 +232,7 @@ def _split(scores: Tensor, y: Tensor, priors: Tensor) -> tuple[Tensor, Tensor, T
     n, K = scores.shape
     _check_shape("y", y, (n,))
     _check_shape("priors", priors, (K,))
-    priors = priors.to(scores)
+    priors = torch.as_tensor(priors).to(scores)
     if (priors < 0).any() or not (priors.sum() - 1).abs() < 0.01:
         raise ValueError(
             f"priors={priors.tolist()}: not negative, of sum 1, is needed."

@@ -349,6 +349,11 @@ def test_a_term_set_after_fit_is_checked(rows):
         scorer.set_params(term="incured_loss").score(rows, y)
 
 
+def test_a_fold_of_a_single_class_warns(rows):
+    with pytest.warns(UserWarning, match="Scored on a single class"):
+        assert DiscrepancyScorer()(Turned(), rows, np.zeros(120)) == pytest.approx(0)
+
+
 class Turned(TransformerMixin, BaseEstimator):
     """An encoder without chance: views of a row are its direction, turned a little.
 

@@ -88,6 +88,7 @@ def test_the_report_is_the_theory_of_the_rows_own_centers(measured):
     geometry = theory.optimal_geometry(bound.per_class["prior"], 1.0)
     assert report.overall["optimal_loss"] == geometry.value
     assert report.geometry.gram.shape == (2, 2)
+    assert report.overall["attained"] == bound.incurred_loss / geometry.value
     gap = report.overall["optimality_gap"]
     assert gap == bound.incurred_loss - geometry.value > 0
     certificate = theory.certificate(views, y, 1.0, random_state=scorer._views_seed_)
@@ -132,7 +133,8 @@ def test_the_printed_table_has_the_terms_the_classes_and_the_guarantees(measured
     scorer, X, y, _, bound = measured
     report = scorer.report(X, y)
     text = str(report)
-    assert f"{len(X)} rows, 8 views each; loss infonce at temperature 1" in text
+    heading = f"{len(X)} rows, 8 views each, of the projection; loss infonce at "
+    assert text.startswith(heading + "temperature 1")
     for value in (bound.contrastive_loss, bound.upper_bound, bound.alignment):
         assert f"{value:.4f}" in text
     for name in ("rare", "usual"):
@@ -179,6 +181,17 @@ def test_an_embedding_that_has_nearly_collapsed_is_reported_as_collapsed(loss):
     assert not report.per_class["collapsed"].any()
     assert report.to_frame().loc["all", "collapsed"]
     assert "the embedding has collapsed" in report.warnings[0]
+
+
+def test_centers_that_tell_little():
+    """The bound says something, if only just, and no variance is small."""
+    y = np.repeat([0, 1], 200)
+    near = report_on([[1.0, 0.0], [1.0, 0.25]], y, noise=0.02)
+    assert 0 < near.overall["attained"] < 0.05
+    assert "the classes' centers tell little" in near.warnings[0]
+    far = report_on([[1.0, 0.0], [0.0, 1.0]], y, noise=0.02)
+    assert far.overall["attained"] > 0.05
+    assert far.warnings == ()
 
 
 def test_an_encoder_collapsed_by_its_regularizer_is_reported(make_encoder):

@@ -165,8 +165,8 @@ def collapse_threshold(priors):
     Returns
     -------
     float
-        t*; infinity if no class has more than half of the rows. 0 for one or two
-        classes, whose other classes, one at most, cannot but coincide.
+        t*; infinity if no class has more than half of the rows, and for one or two
+        classes, which leave no two others to coincide.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def collapse_threshold(priors):
     """
     priors = _check_priors(priors)
     if len(priors) <= 2:
-        return 0.0
+        return np.inf
     largest = priors.argmax()
     M, m = priors[largest], np.delete(priors, largest).sum()
     if M - m <= 4 * _EPS:
@@ -313,7 +313,7 @@ def _is_balanced(priors: np.ndarray) -> bool:
 def _closed_form(priors: np.ndarray, temperature: float) -> np.ndarray | None:
     """Return the optimal Gram matrix where it is known, else None."""
     K = len(priors)
-    if temperature >= collapse_threshold(priors):
+    if K <= 2 or temperature >= collapse_threshold(priors):
         sign = np.ones(K)
         sign[priors.argmax()] = -1
         return np.outer(sign, sign)
