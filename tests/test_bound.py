@@ -151,6 +151,15 @@ def test_extreme_temperatures(loss, t):
             assert width - first == pytest.approx(0.5 / t**2, rel=1e-3, abs=1e-15)
 
 
+def test_equal_views_at_low_temperatures():
+    """Whose similarity may round to more than 1."""
+    views = unit(np.random.RandomState(0).normal(size=(40, 1, 7))).repeat(2, axis=1)
+    for t in (1e-300, 1e-20, 1e-10):
+        loss = theory.contrastive_loss(views, t)
+        assert np.isfinite(loss)
+    assert loss == pytest.approx(-np.log(40), abs=1e-3)
+
+
 def test_the_width_of_the_logistic_interval():
     """By hand: views ±1 of a row, with positive mean and center 0, of u ±2 λ or 0.
 

@@ -9,8 +9,8 @@ the rows into classes k of frequency π_k = Σ_{i in k} w_i / Σ_i w_i defines
 - the class centers c_k, the means of m_i over class k, weighted by w_i,
 - the internal discrepancy ‖m_i - c_{y_i}‖ of row i.
 
-An integer weight is that many copies of the row; a row of weight 0 is absent, whatever
-its values.
+An integer weight is that many copies of the row, but in the unbiased discrepancy and in
+collapse, which count rows; a row of weight 0 is absent, whatever its values.
 
 For InfoNCE at temperature t, with Δ₂² the (weighted) mean squared discrepancy,
 
