@@ -151,6 +151,15 @@ def test_extreme_temperatures(loss, t):
             assert width - first == pytest.approx(0.5 / t**2, rel=1e-3, abs=1e-15)
 
 
+def test_the_rounding_of_norms_is_removed():
+    views, y = fixture()
+    expected = theory.discrepancy_bound(views, y, 0.5)
+    rounded = views * np.array([[[0.9985]], [[1.0015]], [[1]]])
+    bound = theory.discrepancy_bound(rounded, y, 0.5)
+    for name in TERMS:
+        assert getattr(bound, name) == pytest.approx(getattr(expected, name), abs=1e-12)
+
+
 def test_equal_views_at_low_temperatures():
     """Whose similarity may round to more than 1."""
     views = unit(np.random.RandomState(0).normal(size=(40, 1, 7))).repeat(2, axis=1)
