@@ -364,6 +364,15 @@ def test_a_constant_embedding_is_no_perfect_score(loss):
     assert bound.incurred_loss == pytest.approx(constant, abs=1e-6)
 
 
+@pytest.mark.parametrize("t", [1e-6, 1.0, 1e6])
+def test_what_counts_as_vacuous(t):
+    """0 up to rounding, on the scale that losses have at a temperature."""
+    scale = min(1, 1 / t)
+    assert not theory.is_vacuous(-0.01 * scale, t)
+    assert theory.is_vacuous(-1e-8 * scale, t)
+    assert theory.is_vacuous(np.nan, t)
+
+
 def test_a_good_embedding_is_not_vacuous():
     views = np.repeat(np.eye(3)[:, None], 4, axis=1)[np.arange(30) % 3]
     for loss in theory.LOSSES:
@@ -409,6 +418,41 @@ def test_collapse_is_judged_by_the_spread_of_the_two_classes_alone():
     alike, _ = collapse([500, 8, 8], [[1, 0, 0, 0, 0], *equal], [0.02, 0.6, 0.6])
     assert alike[0] == 0
     assert alike[1:].min() > 0.85
+
+
+def literally_collapsed(views, y, w):
+    """Two deviations above the mean of equal centers, pair by pair."""
+    means, K = views.mean(axis=1), y.max() + 1
+    centers, covariances = [], []
+    for k in range(K):
+        of_k, share = means[y == k], w[y == k] / w[y == k].sum()
+        centers.append(share @ of_k)
+        moved = of_k - centers[-1]
+        squared = (share**2).sum()
+        spread = (share[:, None] * moved).T @ moved / (1 - squared)
+        covariances.append(spread * squared)
+    flags = np.zeros(K, dtype=bool)
+    for k in range(K):
+        for j in set(range(K)) - {k}:
+            C = covariances[k] + covariances[j]
+            limit = np.trace(C) + 2 * np.sqrt(2 * np.trace(C @ C))
+            flags[k] |= ((centers[k] - centers[j]) ** 2).sum() <= limit
+    return flags
+
+
+def test_collapse_equals_the_literal_rule():
+    """Of classes near the limit, with weights: about half of them are beyond."""
+    rng, found = np.random.RandomState(10), []
+    for _ in range(300):
+        y = np.repeat([0, 1, 2], rng.randint(2, 12, 3))
+        places = rng.normal(size=(3, 1, 4)) + 2 * np.eye(4)[:1]
+        views = unit(places[y] + rng.uniform(0.1, 2) * rng.normal(size=(len(y), 2, 4)))
+        w = np.exp(rng.normal(size=len(y)))
+        bound = theory.discrepancy_bound(views, y, 0.5, sample_weight=w)
+        collapsed = bound.per_class["collapsed"]
+        np.testing.assert_array_equal(collapsed, literally_collapsed(views, y, w))
+        found += collapsed.tolist()
+    assert 0.2 < np.mean(found) < 0.8
 
 
 def test_a_class_of_one_row_is_taken_to_spread_as_the_others_do():

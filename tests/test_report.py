@@ -143,6 +143,9 @@ def test_the_printed_table_has_the_terms_the_classes_and_the_guarantees(measured
         assert str(bound.per_class["n_rows"][k]) in line.split()
         assert f"{bound.per_class['incurred_loss'][k]:.4f}" in line.split()
     assert "each with confidence 0.95" in text
+    assert report.certificate.error.bound > 1
+    (line,) = [line for line in text.splitlines() if line.startswith("error  ")]
+    assert float(line.split()[1]) == 1
     assert text.count(" is trivial") == sum(
         guarantee is not None and guarantee.vacuous
         for guarantee in (getattr(report.certificate, name) for name in GUARANTEES)
