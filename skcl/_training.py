@@ -208,7 +208,7 @@ class Trainer:
         stopping: Stopping | None = None,
         watch: Callable[[], None] | None = None,
         verbose: bool = False,
-    ) -> Progress:
+    ) -> None:
         """Run up to n_epochs; with `stopping`, put the best weights back.
 
         The regularizer sets in at a share of max_iter epochs, counted over all fits,
@@ -247,7 +247,6 @@ class Trainer:
         self._check_finite_weights()
         progress.optimizer = optimizer_to_numpy(self.optimizer)
         progress.generators = [generator_to_numpy(g) for g in self._generators()]
-        return progress
 
     def _observe_beginning(
         self, stopping: Stopping, rows: Batch, means: Tensor | None

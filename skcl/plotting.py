@@ -11,6 +11,7 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 from skcl import theory
 from skcl._labels import encode_labels
 from skcl._pipeline import embed_views, find_encoder
+from skcl._report import LOG_LOSSES
 
 # Told apart by color-blind readers: Okabe and Ito's black, vermilion and blue.
 _BLACK, _VERMILION, _BLUE = "#000000", "#D55E00", "#0072B2"
@@ -338,10 +339,10 @@ class GeometryDisplay:
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
         bound = _measure(estimator, X, y=y, n_views=n_views, random_state=random_state)
-        if bound.loss not in ("infonce", "supcon"):
+        if bound.loss not in LOG_LOSSES:
             raise ValueError(
                 f"loss={bound.loss!r}: the optimal geometry is that of InfoNCE; "
-                "'infonce' and 'supcon' are allowed."
+                f"{LOG_LOSSES} are allowed."
             )
         return cls._from_bound(bound, axes)
 

@@ -8,11 +8,8 @@ import numpy as np
 
 from skcl.theory._discrepancy import (
     class_centers,
-    internal_discrepancy,
-    mean_of_classes,
-    relative_to_classes,
     rows_of_weight,
-    terms_of_classes,
+    summarize,
     unbiased_of_classes,
 )
 from skcl.theory._losses import (
@@ -155,20 +152,15 @@ def discrepancy_bound(views, y, temperature, loss="infonce", *, sample_weight=No
     measure, y = read_views(views, sample_weight, y)
     classes, y = read_classes(y)
     centers = class_centers(measure.means, y, sample_weight=measure.weight)
-    terms = _terms_of_rows(measure, y, centers, temperature, loss)
-    overall = {name: measure.average(values) for name, values in terms.items()}
-    per_class = {
-        name: mean_of_classes(values, measure, y) for name, values in terms.items()
-    }
+    losses = _losses_of_rows(measure, y, centers, temperature, loss)
+    overall, per_class = summarize(measure, y, centers, losses)
     for of in (overall, per_class):
         of["lower_bound"], of["upper_bound"] = _interval(of, temperature, loss)
-    per_class |= terms_of_classes(measure, y, centers)
     unbiased = unbiased_of_classes(measure, y, centers)
     per_class["unbiased_squared_discrepancy"] = unbiased
     overall["unbiased_squared_discrepancy"] = _mean_of_defined(
         unbiased, per_class["prior"]
     )
-    overall["relative_discrepancy"] = relative_to_classes(measure, y, centers)
     return DiscrepancyBound(
         **overall,
         vacuous=is_vacuous(overall["upper_bound"], temperature, loss),
@@ -368,23 +360,20 @@ def largest_jensen_gap(temperature: float | None, loss: str) -> float:
     return rate / tanh(rate) - 1 + log_sinh - log(rate)
 
 
-def _terms_of_rows(
+def _losses_of_rows(
     measure: Measure,
     y: np.ndarray,
     centers: np.ndarray,
     temperature: float | None,
     loss: str,
 ) -> dict[str, np.ndarray]:
-    """Return the terms that are means over rows, of each row, (n,)."""
+    """Return the losses and their parts, of each row, (n,)."""
     uniformity = uniformity_of_rows(measure, temperature, loss)
-    discrepancy = internal_discrepancy(measure.means, centers, y)
     return {
         "contrastive_loss": contrastive_of_rows(
             measure, y, temperature, loss, uniformity
         ),
         "incurred_loss": incurred_of_rows(measure, y, centers, temperature, loss),
-        "discrepancy": discrepancy,
-        "squared_discrepancy": discrepancy**2,
         "alignment": (measure.means**2).sum(axis=1),
         "uniformity": uniformity,
     }

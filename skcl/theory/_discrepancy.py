@@ -155,8 +155,18 @@ def terms_of_representation(
     counts = np.ones(len(means), dtype=int)
     measure = Measure(means.astype(np.float64), counts, weight, rounding)
     centers = class_centers(measure.means, y, sample_weight=weight)
+    return summarize(measure, y, centers, {})
+
+
+def summarize(
+    measure: Measure, y: np.ndarray, centers: np.ndarray, others: dict[str, np.ndarray]
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Return the discrepancy's terms, and means of other terms of rows (n,).
+
+    First over all rows, then of each class.
+    """
     discrepancy = internal_discrepancy(measure.means, centers, y)
-    rows = {"discrepancy": discrepancy, "squared_discrepancy": discrepancy**2}
+    rows = {"discrepancy": discrepancy, "squared_discrepancy": discrepancy**2} | others
     overall = {name: measure.average(values) for name, values in rows.items()}
     overall["relative_discrepancy"] = relative_to_classes(measure, y, centers)
     per_class = {
