@@ -77,8 +77,8 @@ class ContrastiveEncoder(
 
     Two random views of a row are to lie close on the unit sphere, and views of
     different rows far apart. `transform` returns the output of the backbone, which
-    lies below a projection head; loss, penalty and :meth:`score` live on the head's
-    unit vectors. Put a class-weighted classifier behind it.
+    lies below a projection head, or of that head; loss, penalty and :meth:`score` live
+    on the head's unit vectors. Put a class-weighted classifier behind it.
 
     Parameters
     ----------
@@ -114,8 +114,12 @@ class ContrastiveEncoder(
         Widths of the hidden layers of the MLP.
     projection_dim : int, default=64
         Dimension of the projection head's unit vectors, at least 2.
+    output : {"backbone", "projection"}, default="backbone"
+        What transform returns: the backbone's output, which knows more of the rows, or
+        the head's unit vectors, which know more of what the loss and the regularizer
+        are told: choose these with labels and a regularizer.
     passthrough : bool, default=False
-        Whether transform returns the input columns beside the embedding: numbers
+        Whether transform returns the input columns beside the output: numbers
         standardized, 0 where missing, with indicators as SimpleImputer has them;
         categories as OneHotEncoder has them.
     regularizer : RelaxedKMeansRegularizer, similar object or None, default=None
@@ -129,9 +133,10 @@ class ContrastiveEncoder(
         "balanced": all classes weigh the same together. Unlabelled rows keep theirs.
         Needs y, whatever the loss.
     sampling : {"uniform", "balanced"}, default="uniform"
-        "uniform": an epoch visits each row once. "balanced": it visits as many rows,
-        each class equally often, rows of rare classes again and again, of frequent
-        ones some; unlabelled rows once. Needs y, whatever the loss.
+        "uniform": an epoch visits each row once. "balanced": it visits each class
+        equally often, rows of rare classes again and again, of frequent ones some, and
+        unlabelled rows once; labelled rows are as many as there are, and a third of all
+        at the least. Needs y, whatever the loss.
     categorical_features : "from_dtype", array-like or None, default="from_dtype"
         Which columns hold categories: a mask, positions or names, of all that do.
         "from_dtype": those of categorical or string dtype, and of objects that are
@@ -234,6 +239,7 @@ class ContrastiveEncoder(
         "backbone": [StrOptions({"mlp"}), callable],
         "hidden_layer_sizes": [list, tuple],
         "projection_dim": [Interval(Integral, 2, None, closed="left")],
+        "output": [StrOptions({"backbone", "projection"})],
         "passthrough": ["boolean"],
         "regularizer": [HasMethods(["start", "penalty"]), None],
         "regularizer_weight": [Interval(Real, 0, None, closed="left")],
@@ -266,6 +272,7 @@ class ContrastiveEncoder(
         backbone="mlp",
         hidden_layer_sizes=(256, 256),
         projection_dim=64,
+        output="backbone",
         passthrough=False,
         regularizer=None,
         regularizer_weight=1.0,
@@ -294,6 +301,7 @@ class ContrastiveEncoder(
         self.backbone = backbone
         self.hidden_layer_sizes = hidden_layer_sizes
         self.projection_dim = projection_dim
+        self.output = output
         self.passthrough = passthrough
         self.regularizer = regularizer
         self.regularizer_weight = regularizer_weight
@@ -531,7 +539,7 @@ class ContrastiveEncoder(
 
     @property
     def _n_features_out(self):
-        return self._model_.architecture.n_components
+        return self._model_.n_outputs(self.output)
 
     @property
     def module_(self):
@@ -552,7 +560,8 @@ class ContrastiveEncoder(
         Returns
         -------
         ndarray of float32, of shape (n_samples, n_components)
-            The backbone's output, not normalized, beside the input columns if
+            The backbone's output, not normalized; or the projection head's, unit
+            vectors, (n_samples, projection_dim). The input columns follow if
             `passthrough`.
 
         Raises
@@ -565,7 +574,8 @@ class ContrastiveEncoder(
             network's float32.
         """
         check_is_fitted(self)
-        return self._model_.transform(self._check_rows(X), self.passthrough)
+        rows = self._check_rows(X)
+        return self._model_.transform(rows, self.output, self.passthrough)
 
     def embed_views(self, X, n_views=None, random_state=None):
         """Draw views of each row and return their unit vectors.

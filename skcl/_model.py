@@ -103,17 +103,24 @@ class Model:
         self.parameters = parameters
         self.network = self._build(generator)
 
-    def transform(self, rows: Rows, passthrough: bool) -> np.ndarray:
-        """Return embeddings, float32, beside the imputed columns if asked for."""
-        n_components = self.architecture.n_components
-        width = n_components + (self.columns.n_imputed if passthrough else 0)
+    def n_outputs(self, output: str) -> int:
+        """Return the width of "backbone" or "projection"."""
+        if output == "projection":
+            return self.architecture.projection_dim
+        return self.architecture.n_components
+
+    def transform(self, rows: Rows, output: str, passthrough: bool) -> np.ndarray:
+        """Return "backbone" or "projection", float32, beside the imputed columns."""
+        function = self.network if output == "projection" else self.network.embed
+        n_outputs = self.n_outputs(output)
+        width = n_outputs + (self.columns.n_imputed if passthrough else 0)
         Z = np.empty((len(rows), width), dtype=np.float32)
         for start in range(0, len(rows), CHUNK):
             chunk = slice(start, start + CHUNK)
             x = self.columns.encode(rows[chunk], first_row=start)
-            Z[chunk, :n_components] = self._apply(self.network.embed, x)
+            Z[chunk, :n_outputs] = self._apply(function, x)
             if passthrough:
-                Z[chunk, n_components:] = self.columns.impute(rows[chunk], x)
+                Z[chunk, n_outputs:] = self.columns.impute(rows[chunk], x)
         return Z
 
     def embed_views(self, rows: Rows, n_views: int, seed: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Relaxed k-means, alone as a clustering and inside the encoder as a penalty."""
 
-import math
 import warnings
 from numbers import Integral, Real
 from typing import NamedTuple
@@ -30,6 +29,7 @@ from skcl._kmeans import (
     refine_centers,
     weight_tensor,
 )
+from skcl._propagation import propagate
 from skcl._table import check_table, forget_fit
 from skcl._torch import resolve_device, to_numpy, to_tensor
 from skcl._weights import check_sample_weight, given_weights
@@ -61,6 +61,7 @@ class Centers(NamedTuple):
     """What the entropic penalty is measured from."""
 
     centers: Tensor  # (K, d)
+    prior: Tensor | None  # (n, K), what is known of the rows; None if nothing
 
 
 class RelaxedKMeansRegularizer(
@@ -89,6 +90,11 @@ class RelaxedKMeansRegularizer(
     temperature : float, default=0.1
         τ, in squared units of the representation: unit vectors in an encoder; alone,
         fit it to the scale of X. Used by "entropic" and by :meth:`predict_proba`.
+    n_neighbors : int or None, default=20
+        Inside an encoder whose loss uses labels, and for "entropic": of each row, over
+        which labels spread to unlabelled rows, at the beginning of each epoch. An
+        unlabelled row is drawn to the centers in the shares in which labels reach it
+        and by its distance to them. None: by the distance alone.
     n_init : int, default=10
         Number of k-means++ starts, alone.
     max_iter : int, default=300
@@ -127,10 +133,12 @@ class RelaxedKMeansRegularizer(
     Notes
     -----
     Any object with two methods can regularize an encoder.
-    ``start(means, generator, y=None) -> state`` is called at the beginning of each
-    epoch with the rows' positive means (n, d) as a detached tensor and, where the loss
-    uses labels, their codes y (-1 for an unlabelled row).
-    ``penalty(means, state, y=None)`` returns a scalar tensor for the rows of a batch.
+    ``start(points, generator, y=None) -> state`` is called at the beginning of each
+    epoch with the unit vectors (n, d) of the rows as they are, a detached tensor, and,
+    where the loss uses labels, the rows' codes y (-1 for an unlabelled row).
+    ``penalty(means, state, y=None, rows=None)`` returns a scalar tensor for the
+    positive means (b, d) of a batch; rows (b,) are the positions of its rows among
+    those of ``start``, None if they are held out.
     Where rows have weights, both are also given ``sample_weight``, by keyword: a tensor
     (n,) of positive weights; without weights it is never passed.
     If its attribute ``draws_from_generator_only`` is not true, torch's global
@@ -162,6 +170,7 @@ class RelaxedKMeansRegularizer(
         "n_clusters": [Interval(Integral, 1, None, closed="left")],
         "relaxation": [StrOptions({"spectral", "entropic"})],
         "temperature": [Interval(Real, 0, None, closed="neither")],
+        "n_neighbors": [Interval(Integral, 1, None, closed="left"), None],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
@@ -178,6 +187,7 @@ class RelaxedKMeansRegularizer(
         *,
         relaxation="entropic",
         temperature=0.1,
+        n_neighbors=20,
         n_init=10,
         max_iter=300,
         tol=1e-4,
@@ -187,26 +197,27 @@ class RelaxedKMeansRegularizer(
         self.n_clusters = n_clusters
         self.relaxation = relaxation
         self.temperature = temperature
+        self.n_neighbors = n_neighbors
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.device = device
         self.random_state = random_state
 
-    def start(self, means, generator, y=None, sample_weight=None):
-        """Find subspace or centers from all rows' positive means, for one epoch.
+    def start(self, points, generator, y=None, sample_weight=None):
+        """Find subspace or centers from all rows' unit vectors, for one epoch.
 
-        The spectral subspace is that of all means, whatever their labels.
+        The spectral subspace is that of all rows, whatever their labels.
 
         Parameters
         ----------
-        means : Tensor of shape (n, d)
-            Positive means, detached.
+        points : Tensor of shape (n, d)
+            Unit vectors of the rows, detached.
         generator : torch.Generator
             Source of the k-means++ starts.
         y : Tensor of shape (n,), default=None
-            Codes of the classes, -1 for an unlabelled row, for "entropic": a class's
-            mean is where its center starts, and its rows stay with it.
+            Codes of the classes, -1 for an unlabelled row, for "entropic": the mean of
+            a class's labelled rows is its center, and they stay with it.
         sample_weight : Tensor of shape (n,), default=None
             Weights of the rows, positive.
 
@@ -216,24 +227,35 @@ class RelaxedKMeansRegularizer(
             The state that :meth:`penalty` is given.
         """
         if self.relaxation == "spectral":
-            return Subspace(*spectral_subspace(means, self.n_clusters, sample_weight))
-        centers, _ = refine(
-            means,
-            self._seeds(means, generator, y, sample_weight),
-            self.temperature,
-            max_iter=ROUNDS_PER_EPOCH,
-            tol=0,
-            labels=y,
-            sample_weight=sample_weight,
-        )
-        return Centers(centers)
+            return Subspace(*spectral_subspace(points, self.n_clusters, sample_weight))
+        n_classes = 0 if y is None else int(y.max()) + 1
+        seeds = self._seeds(points, n_classes, generator, y, sample_weight)
+        prior = None
+        if n_classes:
+            prior = self._prior(y, len(seeds))
+            if self.n_neighbors is not None:
+                self._spread(prior, points, y, n_classes, sample_weight)
+        centers = seeds
+        if n_classes < len(seeds):
+            centers, _ = refine(
+                points,
+                seeds,
+                self.temperature,
+                max_iter=ROUNDS_PER_EPOCH,
+                tol=0,
+                n_fixed=n_classes,
+                prior=prior,
+                sample_weight=sample_weight,
+            )
+        return Centers(centers, prior)
 
-    def penalty(self, means, state, y=None, sample_weight=None):
+    def penalty(self, means, state, y=None, rows=None, sample_weight=None):
         """Return the relaxed k-means objective of the rows of a batch.
 
         "spectral": their mean squared distance to the subspace of all rows.
-        "entropic": the objective with the centers of all rows, and τ log K, with which
-        it bounds the squared internal discrepancy from above.
+        "entropic": the objective with the centers of all rows, and with what is known
+        of each row, or equal shares, as prior, with which it bounds the squared
+        internal discrepancy from above.
 
         Parameters
         ----------
@@ -243,6 +265,8 @@ class RelaxedKMeansRegularizer(
             From :meth:`start`.
         y : Tensor of shape (b,), default=None
             Codes of the classes, -1 for an unlabelled row.
+        rows : Tensor of shape (b,), default=None
+            Positions of the rows among those of :meth:`start`; None for other rows.
         sample_weight : Tensor of shape (b,), default=None
             Weights of the rows, positive.
 
@@ -253,10 +277,16 @@ class RelaxedKMeansRegularizer(
         """
         if isinstance(state, Subspace):
             return residual(means, *state, sample_weight)
-        entropic = entropic_relaxation(
-            means, state.centers, self.temperature, y, sample_weight
+        n_clusters = len(state.centers)
+        if state.prior is None:
+            prior = means.new_full((len(means), n_clusters), 1 / n_clusters)
+        elif rows is None:
+            prior = self._prior(y, n_clusters)
+        else:
+            prior = state.prior[rows]
+        return entropic_relaxation(
+            means, state.centers, self.temperature, prior, sample_weight
         )
-        return entropic + self.temperature * math.log(len(state.centers))
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y=None, sample_weight=None):
@@ -430,38 +460,65 @@ class RelaxedKMeansRegularizer(
 
     def _seeds(
         self,
-        means: Tensor,
+        points: Tensor,
+        n_classes: int,
         generator: Generator,
         y: Tensor | None,
         sample_weight: Tensor | None,
     ) -> Tensor:
         """One center a class, then k-means++ among the unlabelled rows."""
-        n_classes = 0 if y is None else int(y.max()) + 1
-        seeds, unlabelled, weight = means[:0], means, sample_weight
+        seeds, unlabelled, weight = points[:0], points, sample_weight
         if n_classes:
-            tiny = torch.finfo(means.dtype).tiny
-            ones = torch.ones_like(means[:, 0])
+            tiny = torch.finfo(points.dtype).tiny
+            ones = torch.ones_like(points[:, 0])
             given = ones if sample_weight is None else sample_weight
             classes = torch.arange(n_classes, device=y.device)
             member = (y[:, None] == classes) * given[:, None]  # (n, n_classes)
             size = summed_products(member, ones[:, None])
-            seeds = summed_products(member, means) / size.clamp_min(tiny)
+            seeds = summed_products(member, points) / size.clamp_min(tiny)
             seeds[size[:, 0] == 0] = OUT_OF_REACH
-            unlabelled = means[y < 0]
+            unlabelled = points[y < 0]
             # By k-means++ itself, the next seed lies far from those there are.
             squared = squared_distances(unlabelled, seeds).min(dim=1).values
             weight = squared * given[y < 0] + tiny
         n_free = min(self.n_clusters - n_classes, len(unlabelled))
         if n_free <= 0:
             return seeds
-        # One seed for all epochs: as the means move little, so do the starts.
+        # One seed for all epochs: as the rows move little, so do the starts.
         free, _ = kmeans_plusplus(
             to_numpy(unlabelled),
             n_free,
             sample_weight=None if weight is None else to_numpy(weight),
             random_state=generator.initial_seed() % 2**32,
         )
-        return torch.cat([seeds, to_tensor(free, means.device, means.dtype)])
+        return torch.cat([seeds, to_tensor(free, points.device, points.dtype)])
+
+    def _prior(self, y: Tensor, n_clusters: int) -> Tensor:
+        """Return the shares by labels alone, (n, K): all equal without a label."""
+        own = torch.nn.functional.one_hot(y.clamp_min(0), n_clusters).float()
+        return torch.where((y >= 0)[:, None], own, 1 / n_clusters)
+
+    def _spread(
+        self,
+        prior: Tensor,
+        points: Tensor,
+        y: Tensor,
+        n_classes: int,
+        sample_weight: Tensor | None,
+    ) -> None:
+        """Let the classes share their part of an unlabelled row as labels reach it."""
+        unlabelled = y < 0
+        if not unlabelled.any():
+            return
+        shares = propagate(
+            to_numpy(points),
+            to_numpy(y),
+            n_classes,
+            self.n_neighbors,
+            None if sample_weight is None else to_numpy(sample_weight),
+        )
+        shares = to_tensor(shares, points.device, points.dtype)
+        prior[unlabelled, :n_classes] *= n_classes * shares[unlabelled]
 
     def _fit_entropic(
         self, X: np.ndarray, given: np.ndarray | None, options: dict, starts: dict

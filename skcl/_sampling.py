@@ -10,8 +10,9 @@ def uniform_order(n: int, generator: Generator) -> Tensor:
 
 
 def balanced_order(codes: Tensor, generator: Generator) -> Tensor:
-    """Return as many rows as there are, each class equally often, at random.
+    """Return rows in a random order, each class equally often.
 
+    There are as many labelled rows in it as there are, but a third of all at the least.
     Of a class larger than its share an epoch visits a part, another in each epoch; the
     rows of a smaller class come again once all have come. Unlabelled rows come once
     each. All groups are spread evenly, so that batches have the same mixture, as far
@@ -33,7 +34,9 @@ def balanced_order(codes: Tensor, generator: Generator) -> Tensor:
     present, sizes = codes.unique(return_counts=True)
     groups = codes.argsort(stable=True).split(sizes.tolist())
     n_classes = int((present >= 0).sum())
-    share, rest = divmod(int((codes >= 0).sum()), max(n_classes, 1))
+    n_labelled = int((codes >= 0).sum())
+    n_drawn = max(n_labelled, -(-(len(codes) - n_labelled) // 2))
+    share, rest = divmod(n_drawn, max(n_classes, 1))
     ranks = torch.randperm(n_classes, **options).tolist()  # the first have one more
     drawn, position = [], []
     for label, rows in zip(present.tolist(), groups, strict=True):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -40,13 +40,14 @@ class Batch:
     x: Tensor  # (n, n_features), or views (n, V, n_features)
     y: Tensor | None = None  # (n,) classes, where the loss uses them
     weight: Tensor | None = None  # (n,); None if equal
+    index: Tensor | None = None  # (n,) among the rows to train on; None of others
 
     def __len__(self):
         return len(self.x)
 
     def __getitem__(self, rows) -> "Batch":
-        y, weight = (None if v is None else v[rows] for v in (self.y, self.weight))
-        return Batch(self.x[rows], y, weight)
+        known = (self.y, self.weight, self.index)
+        return Batch(self.x[rows], *(None if v is None else v[rows] for v in known))
 
     def share(self) -> Tensor:
         """Return the mean weight, by which a batch counts among batches of its size."""
@@ -71,9 +72,9 @@ class Objective:
         begin, end = RAMP
         return self.weight * min(max((progress - begin) / (end - begin), 0.0), 1.0)
 
-    def start(self, means: Tensor, generator: Generator, rows: Batch) -> Any:
+    def start(self, points: Tensor, generator: Generator, rows: Batch) -> Any:
         """Return what the penalty is measured from in the next epoch."""
-        return self.regularizer.start(means, generator, rows.y, **rows.weighted())
+        return self.regularizer.start(points, generator, rows.y, **rows.weighted())
 
     def parts(self, z: Tensor, rows: Batch, state: Any) -> tuple[Tensor, Tensor]:
         """Return the contrastive loss and the penalty of views z (n, V, d)."""
@@ -81,7 +82,9 @@ class Objective:
         contrastive = self.loss(z, self.temperature, rows.y, **weighted)
         if self.regularizer is None:
             return contrastive, torch.zeros_like(contrastive)
-        penalty = self.regularizer.penalty(z.mean(dim=1), state, rows.y, **weighted)
+        penalty = self.regularizer.penalty(
+            z.mean(dim=1), state, rows.y, rows.index, **weighted
+        )
         if not isinstance(penalty, Tensor) or penalty.shape != ():
             raise ValueError(
                 "The regularizer's method penalty must return a tensor of shape (); it "
@@ -217,19 +220,17 @@ class Trainer:
         """
         progress, history = self.progress, self.progress.history
         order = order or partial(uniform_order, len(rows))
-        means = None
-        if self.objective.regularizer is not None:
-            means = self._positive_means(rows.x)
+        rows = replace(rows, index=torch.arange(len(rows), device=rows.x.device))
         if stopping is not None and history.contrastive:
-            self._observe_beginning(stopping, rows, means)
+            self._observe_beginning(stopping, rows)
         # A bar that is not shown would still start a thread.
         epochs = tqdm(range(n_epochs), desc="epochs") if verbose else range(n_epochs)
         for _ in epochs:
             done = (len(history.contrastive) + 1) / max_iter
             progress.share = max(progress.share, done)
             weight = self.objective.weight_at(progress.share)
-            state = self._start(means, rows)
-            parts, shares = self._epoch(rows, order, state, weight, means)
+            state = self._start(rows)
+            parts, shares = self._epoch(rows, order, state, weight)
             history.append(parts, shares, weight)
             if watch is not None:
                 watch()
@@ -248,21 +249,22 @@ class Trainer:
         progress.optimizer = optimizer_to_numpy(self.optimizer)
         progress.generators = [generator_to_numpy(g) for g in self._generators()]
 
-    def _observe_beginning(
-        self, stopping: Stopping, rows: Batch, means: Tensor | None
-    ) -> None:
+    def _observe_beginning(self, stopping: Stopping, rows: Batch) -> None:
         """Let early stopping return to the weights that training goes on from."""
         weight = self.objective.weight_at(self.progress.share)
         if weight == self.objective.weight:
-            state = self._start(means, rows)
+            state = self._start(rows)
             score = self._validation_score(stopping.views, state, weight)
             stopping.observe(score, self.network, self.optimizer)
 
-    def _start(self, means: Tensor | None, rows: Batch) -> Any:
+    def _start(self, rows: Batch) -> Any:
         """Return what the penalty is measured from, if there is one."""
-        if means is None:
+        if self.objective.regularizer is None:
             return None
-        return self.objective.start(means.clone(), self.regularizer_generator, rows)
+        with torch.no_grad():
+            self.network.eval()
+            points = self.network(rows.x)
+        return self.objective.start(points, self.regularizer_generator, rows)
 
     def _epoch(
         self,
@@ -270,24 +272,22 @@ class Trainer:
         order: Callable[[Generator], Tensor],
         state: Any,
         weight: float,
-        means: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Visit the rows; return each batch's loss parts (n_batches, 2) and share."""
         self.network.train()
         # Even batches: no small rest is left, whose rows would have few negatives.
-        batches = order(self.generator).tensor_split(-(-len(rows) // self.batch_size))
+        drawn = order(self.generator)
+        batches = drawn.tensor_split(-(-len(drawn) // self.batch_size))
         parts = rows.x.new_empty(len(batches), 2)
         shares = rows.x.new_empty(len(batches))
         for i, index in enumerate(batches):
             batch = rows[index]
             shares[i] = batch.share()
-            z, parts[i] = self._step(batch, state, weight)
-            if means is not None:
-                means[index] = z.mean(dim=1)
+            parts[i] = self._step(batch, state, weight)
         return parts, shares
 
-    def _step(self, batch: Batch, state: Any, weight: float) -> tuple[Tensor, Tensor]:
-        """Take one step of the optimizer; return the views' vectors and loss parts."""
+    def _step(self, batch: Batch, state: Any, weight: float) -> Tensor:
+        """Take one step of the optimizer; return the loss parts (2,)."""
         z = self._embed_views(batch.x)
         contrastive, penalty = self.objective.parts(z, batch, state)
         loss = contrastive + weight * penalty if weight else contrastive
@@ -295,19 +295,12 @@ class Trainer:
         # By its share, the mean over the batches is that over the rows.
         (batch.share() * loss).backward()
         self.optimizer.step()
-        return z.detach(), torch.stack([contrastive, penalty]).detach()
+        return torch.stack([contrastive, penalty]).detach()
 
     def _embed_views(self, x: Tensor) -> Tensor:
         """Return unit vectors of n_views views of each row, (n, V, projection_dim)."""
         views = draw_views(self.augment, x, self.n_views, self.generator)
         return embed(self.network, views)
-
-    @torch.no_grad()
-    def _positive_means(self, x: Tensor) -> Tensor:
-        """Return the positive means before training, (n, projection_dim)."""
-        self.network.eval()
-        views = draw_views(self.augment, x, self.n_views, self.regularizer_generator)
-        return embed(self.network, views).mean(dim=1)
 
     @torch.no_grad()
     def _validation_score(self, views: Batch, state: Any, weight: float) -> float:

@@ -7,6 +7,9 @@ objective k-means(M, C) = mean_i min_k ‖m_i - c_k‖²,
 
     spectral(M) ≤ min_C k-means(M, C),
     entropic(M, C) ≤ k-means(M, C) ≤ entropic(M, C) + τ log K.
+
+A prior says what is known of a point beforehand: the shares p_ik, Σ_k p_ik = 1, of the
+clusters in it. A known cluster has share 1; nothing is known where all are 1/K.
 """
 
 import math
@@ -25,25 +28,25 @@ def squared_distances(points: Tensor, centers: Tensor) -> Tensor:
 
 
 def assign(
-    points: Tensor, centers: Tensor, temperature: float, labels: Tensor | None = None
+    points: Tensor, centers: Tensor, temperature: float, prior: Tensor | None = None
 ) -> Tensor:
     """Return the share of each cluster in each point, (n, K).
 
-    exp(-‖m_i - c_k‖²/τ), normalized over the clusters; the nearest alone if τ = 0. A
-    labelled point belongs to its own center.
+    p_ik exp(-‖m_i - c_k‖²/τ), normalized over the clusters; if τ = 0, the nearest alone
+    of those with a share in the prior (n, K), None being equal shares.
     """
-    squared = _allowed_distances(points, centers, labels)
+    cost = _costs(points, centers, temperature, prior)
     if temperature == 0:
-        nearest = squared.argmin(dim=1)
+        nearest = cost.argmin(dim=1)
         return torch.nn.functional.one_hot(nearest, len(centers)).to(points)
-    return (-squared / temperature).softmax(dim=1)
+    return (-cost / temperature).softmax(dim=1)
 
 
 def entropic_relaxation(
     points: Tensor,
     centers: Tensor,
     temperature: float,
-    labels: Tensor | None = None,
+    prior: Tensor | None = None,
     sample_weight: Tensor | None = None,
 ) -> Tensor:
     """Entropic relaxation of the k-means objective.
@@ -51,8 +54,11 @@ def entropic_relaxation(
     E = mean_i [ -τ log Σ_k exp(-‖m_i - c_k‖² / τ) ]
 
     with temperature τ, in the squared units of the points. It tends to the hard
-    objective as τ → 0, and lies below it by at most τ log K. A labelled point's sum has
-    one term, its own center's.
+    objective as τ → 0, and lies below it by at most τ log K.
+
+    With a prior, E = mean_i [ -τ log Σ_k p_ik exp(-‖m_i - c_k‖² / τ) ]. This lies above
+    the hard objective, and tends to it where every share is positive; equal shares add
+    τ log K to the value without a prior.
 
     Parameters
     ----------
@@ -62,8 +68,8 @@ def entropic_relaxation(
         C.
     temperature : float
         τ, positive.
-    labels : Tensor of shape (n,), default=None
-        The index of a point's known center, or -1.
+    prior : Tensor of shape (n, K), default=None
+        p_ik, not negative, of sum 1 over k. None leaves them out.
     sample_weight : Tensor of shape (n,), default=None
         w_i, positive; None is equal weights.
 
@@ -85,8 +91,8 @@ def entropic_relaxation(
     >>> round(entropic_relaxation(points, points, temperature=0.01).item(), 6)
     0.0
     """
-    squared = _allowed_distances(points, centers, labels)
-    free_energy = -temperature * (-squared / temperature).logsumexp(dim=1)  # (n,)
+    cost = _costs(points, centers, temperature, prior)
+    free_energy = -temperature * (-cost / temperature).logsumexp(dim=1)  # (n,)
     return mean(free_energy, sample_weight)
 
 
@@ -172,7 +178,8 @@ def refine(
     *,
     max_iter: int,
     tol: float,
-    labels: Tensor | None = None,
+    n_fixed: int = 0,
+    prior: Tensor | None = None,
     sample_weight: Tensor | None = None,
 ) -> tuple[Tensor, int]:
     """Lower the entropic objective from given centers; the hard one if τ = 0.
@@ -192,8 +199,10 @@ def refine(
         The most rounds.
     tol : float
         Stop when the centers' squared shift falls to tol times the points' variance.
-    labels : Tensor of shape (n,), default=None
-        The index of a point's known center, or -1.
+    n_fixed : int, default=0
+        How many of the first centers stay where they are.
+    prior : Tensor of shape (n, K), default=None
+        p_ik, not negative, of sum 1 over k; None is equal shares.
     sample_weight : Tensor of shape (n,), default=None
         w_i, positive; None is equal weights.
 
@@ -208,12 +217,13 @@ def refine(
     variance = mean(centered.square().sum(dim=1), sample_weight).item()
     n_iter = 0
     for n_iter in range(1, max_iter + 1):  # noqa: B007
-        assigned = assign(points, centers, temperature, labels)  # (n, K)
+        assigned = assign(points, centers, temperature, prior)  # (n, K)
         assigned = _weighted(assigned, sample_weight)
         mass = summed_products(assigned, torch.ones_like(points[:, :1]))
         sums = summed_products(assigned, points)
         tiny = torch.finfo(points.dtype).tiny
         moved = torch.where(mass > tiny, sums / mass.clamp_min(tiny), centers)
+        moved[:n_fixed] = centers[:n_fixed]
         shift = (moved - centers).square().sum(dim=1).sum().item()
         centers = moved
         if shift <= tol * variance:
@@ -232,13 +242,11 @@ def _weighted(rows: Tensor, sample_weight: Tensor | None) -> Tensor:
     return rows if sample_weight is None else rows * sample_weight[:, None]
 
 
-def _allowed_distances(
-    points: Tensor, centers: Tensor, labels: Tensor | None
+def _costs(
+    points: Tensor, centers: Tensor, temperature: float, prior: Tensor | None
 ) -> Tensor:
-    """Return squared distances, +inf where a labelled point must not go, (n, K)."""
+    """Return ‖m_i - c_k‖² - τ log p_ik, +inf where a cluster has no share, (n, K)."""
     squared = squared_distances(points, centers)
-    if labels is None:
+    if prior is None:
         return squared
-    cluster = torch.arange(len(centers), device=labels.device)
-    wrong = (labels[:, None] >= 0) & (labels[:, None] != cluster)
-    return squared + torch.where(wrong, math.inf, 0.0)
+    return torch.where(prior > 0, squared - temperature * prior.log(), math.inf)

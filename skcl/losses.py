@@ -91,7 +91,8 @@ def infonce(
     weight = _repeat(_relative(sample_weight), V)
     similarity = pairwise_products(anchors, anchors) / temperature
     positive = _mean_positive(z) / temperature
-    partition = _log_mean_exp_of_others(similarity, weight)
+    other = ~torch.eye(len(anchors), dtype=torch.bool, device=z.device)
+    partition = _log_mean_exp(similarity, other, weight)
     return mean(partition - positive.flatten(), weight)
 
 
@@ -107,9 +108,10 @@ def supcon(
     L = mean_a [ -mean_{p ∈ P(a)} z_a·z_p / t + log mean_{b≠a} exp(z_a·z_b / t) ]
 
     P(a): all other views of the rows of a's class; for an unlabelled row (y = -1),
-    and for every row if y is None, the other views of the row itself. The mean is
-    over the anchors that have a positive. With weights all three means are weighted,
-    the partition as in :func:`infonce`.
+    and for every row if y is None, the other views of the row itself. The mean over b
+    leaves the unlabelled rows out if a is labelled: some are of its class. The mean
+    over a is over the anchors that have a positive. With weights all three means are
+    weighted, the partition as in :func:`infonce`.
 
     Parameters
     ----------
@@ -151,12 +153,15 @@ def supcon(
     similarity = pairwise_products(anchors, anchors) / temperature
     own = -1 - torch.arange(n, device=z.device)  # a label that no other row has
     label = torch.where(y >= 0, y, own).repeat_interleave(V)
-    is_positive = label[:, None] == label
-    is_positive.fill_diagonal_(False)
+    other = ~torch.eye(n * V, dtype=torch.bool, device=z.device)
+    is_positive = (label[:, None] == label) & other
+    is_negative = ((label[:, None] < 0) | (label >= 0)) & other
+    # A labelled view alone among unlabelled ones has no positive, and is not counted.
+    is_negative |= other & ~is_negative.any(dim=1, keepdim=True)
     n_positive = _times(is_positive, weight).sum(dim=1)  # with weights, their sum
     counted = n_positive > 0
     positive = _times(torch.where(is_positive, similarity, 0), weight).sum(dim=1)
-    partition = _log_mean_exp_of_others(similarity, weight)
+    partition = _log_mean_exp(similarity, is_negative, weight)
     per_anchor = partition - positive / torch.where(counted, n_positive, 1)
     return _mean_of_counted(per_anchor, counted, weight)
 
@@ -370,14 +375,13 @@ def _mean_positive(z: Tensor) -> Tensor:
     return (total - z.square().sum(dim=-1)) / (z.shape[1] - 1)
 
 
-def _log_mean_exp_of_others(similarity: Tensor, weight: Tensor | None) -> Tensor:
-    """Return log mean_{b≠a} exp(similarity_ab) for each anchor a."""
-    m = len(similarity)
-    itself = torch.eye(m, dtype=torch.bool, device=similarity.device)
-    others = similarity.masked_fill(itself, -torch.inf)
-    if weight is None:
-        return others.logsumexp(dim=1) - math.log(m - 1)
-    return (others + weight.log()).logsumexp(dim=1) - _sum_of_others(weight).log()
+def _log_mean_exp(similarity: Tensor, counted: Tensor, weight: Tensor | None) -> Tensor:
+    """Return log mean_b exp(similarity_ab) over the b that count for each a, (m,)."""
+    total = _times(counted, weight).sum(dim=1).to(similarity.dtype)
+    if weight is not None:
+        similarity = similarity + weight.log()
+    counted = similarity.masked_fill(~counted, -torch.inf)
+    return counted.logsumexp(dim=1) - total.log()
 
 
 def _mean_of_counted(values: Tensor, counted: Tensor, weight: Tensor | None) -> Tensor:

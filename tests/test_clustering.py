@@ -92,22 +92,46 @@ def test_residual_of_a_subspace_bounds_the_relaxation_from_above():
 def test_entropic_equals_the_literal_loop_and_passes_gradcheck():
     M = torch.tensor(random_points(7, 3, 0), requires_grad=True)
     C = torch.tensor(random_points(4, 3, 1), requires_grad=True)
-    labels = torch.tensor([-1, 0, 3, -1, -1, 2, -1])
-    for y in (None, labels):
+    shares = torch.rand(7, 4, generator=torch.Generator().manual_seed(0)).double()
+    shares[1] = torch.tensor([0, 0, 1, 0])
+    shares[2, 0] = 0
+    shares /= shares.sum(dim=1, keepdim=True)
+    for prior in (None, shares):
         terms = []
         for i in range(7):
-            own = range(4) if y is None or y[i] < 0 else [int(y[i])]
+            p = [1, 1, 1, 1] if prior is None else prior[i]
             terms.append(
                 -0.3
                 * torch.log(
-                    sum(torch.exp(-(M[i] - C[k]).square().sum() / 0.3) for k in own)
+                    sum(
+                        p[k] * torch.exp(-(M[i] - C[k]).square().sum() / 0.3)
+                        for k in range(4)
+                    )
                 )
             )
         expected = sum(terms) / 7
-        torch.testing.assert_close(entropic_relaxation(M, C, 0.3, y), expected)
+        torch.testing.assert_close(entropic_relaxation(M, C, 0.3, prior), expected)
         assert torch.autograd.gradcheck(
-            lambda M, C, y=y: entropic_relaxation(M, C, 0.3, y), (M, C)
+            lambda M, C, prior=prior: entropic_relaxation(M, C, 0.3, prior), (M, C)
         )
+
+
+def test_with_a_prior_the_entropic_relaxation_lies_above_k_means():
+    """It tends to k-means among the clusters with a share, whatever the shares."""
+    M, C = torch.tensor(random_points(30, 3, 0)), torch.tensor(random_points(4, 3, 1))
+    prior = torch.tensor(np.random.RandomState(2).dirichlet(np.ones(4), size=30))
+    hard = torch.cdist(M, C).square().min(dim=1).values.mean()
+    values = [entropic_relaxation(M, C, tau, prior) for tau in (1.0, 0.1, 1e-6)]
+    assert values[0] > values[1] > values[2] >= hard
+    torch.testing.assert_close(values[2], hard, atol=1e-4, rtol=0)
+    equal = torch.full((30, 4), 0.25).double()
+    torch.testing.assert_close(
+        entropic_relaxation(M, C, 0.5, equal),
+        entropic_relaxation(M, C, 0.5) + 0.5 * math.log(4),
+    )
+    known = torch.nn.functional.one_hot(torch.arange(30) % 4, 4).double()
+    own = (M - C[torch.arange(30) % 4]).square().sum(dim=1).mean()
+    torch.testing.assert_close(entropic_relaxation(M, C, 0.5, known), own)
 
 
 def test_entropic_pull_stops_at_the_center():
@@ -148,15 +172,23 @@ def test_refine_lowers_the_entropic_objective_in_every_round():
 
 def test_refine_keeps_labelled_points_with_their_center():
     points = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
-    labels = torch.tensor([1, -1, 0, -1])  # the far seeds are crossed on purpose
+    # The far seeds are crossed on purpose.
+    prior = torch.tensor([[0.0, 1.0], [0.5, 0.5], [1.0, 0.0], [0.5, 0.5]])
     centers, _ = refine(
-        points, torch.tensor([[10.0], [0.0]]), 0.1, max_iter=50, tol=0, labels=labels
+        points, torch.tensor([[10.0], [0.0]]), 0.1, max_iter=50, tol=0, prior=prior
     )
     torch.testing.assert_close(centers, torch.tensor([[10.5], [0.5]]))
     forced, _ = refine(
-        points, torch.tensor([[0.0], [10.0]]), 0, max_iter=1, tol=0, labels=labels
+        points, torch.tensor([[0.0], [10.0]]), 0, max_iter=1, tol=0, prior=prior
     )
     torch.testing.assert_close(forced, torch.tensor([[5.5], [5.5]]))
+
+
+def test_refine_leaves_fixed_centers_where_they_are():
+    points = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
+    seeds = torch.tensor([[0.0], [9.0]])
+    centers, _ = refine(points, seeds, 0.1, max_iter=50, tol=0, n_fixed=1)
+    torch.testing.assert_close(centers, torch.tensor([[0.0], [10.5]]))
 
 
 def test_an_empty_cluster_keeps_its_center():
@@ -172,12 +204,12 @@ def test_an_integer_weight_is_that_many_points(dtype, tolerance):
     rng = np.random.RandomState(0)
     copies = torch.tensor(rng.randint(1, 4, size=700))
     points = torch.tensor(clustered_points(700, 8, 0) / 10, dtype=dtype)
-    labels = torch.tensor(rng.randint(-1, 6, size=700))
+    prior = torch.tensor(rng.dirichlet(np.ones(6), size=700), dtype=dtype)
     centers, subspace = points[:6], spectral_subspace(points[:50], 4)
 
-    def compute(points, labels, w):
+    def compute(points, prior, w):
         yield entropic_relaxation(points, centers, 0.1, sample_weight=w)
-        yield entropic_relaxation(points, centers, 0.1, labels, w)
+        yield entropic_relaxation(points, centers, 0.1, prior, w)
         yield residual(points, *subspace, w)
         yield spectral_relaxation(points, 4, w)
         yield spectral_subspace(points, 4, w)[0]
@@ -187,12 +219,12 @@ def test_an_integer_weight_is_that_many_points(dtype, tolerance):
                     points, centers, tau, max_iter=9, tol=tol, sample_weight=w
                 )[0]
         yield refine(
-            points, centers, 0.1, max_iter=9, tol=0, labels=labels, sample_weight=w
+            points, centers, 0.1, max_iter=9, tol=0, prior=prior, sample_weight=w
         )[0]
 
-    weighted = compute(points, labels, copies.to(dtype))
+    weighted = compute(points, prior, copies.to(dtype))
     repeat = torch.arange(700).repeat_interleave(copies)
-    repeated = compute(points[repeat], labels[repeat], None)
+    repeated = compute(points[repeat], prior[repeat], None)
     for a, b in zip(weighted, repeated, strict=True):
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 

@@ -104,6 +104,20 @@ def test_passthrough_puts_the_standardized_columns_beside(imbalanced, make_encod
     )
 
 
+def test_output_chooses_what_transform_returns(imbalanced, make_encoder):
+    X, _ = imbalanced
+    encoder = make_encoder(output="projection", passthrough=True).fit(X)
+    Z = encoder.transform(X)
+    assert (
+        Z.shape == (240, 4 + X.shape[1]) == (240, len(encoder.get_feature_names_out()))
+    )
+    np.testing.assert_allclose(np.linalg.norm(Z[:, :4], axis=1), 1, rtol=1e-5)
+    below = encoder.set_params(output="backbone", passthrough=False).transform(X)
+    head = encoder.module_.head(torch.tensor(below))
+    expected = torch.nn.functional.normalize(head).detach()
+    np.testing.assert_allclose(Z[:, :4], expected, atol=1e-6)
+
+
 def test_history_keeps_the_parts_of_the_loss_apart(imbalanced, make_encoder):
     X, _ = imbalanced
     regularizer = RelaxedKMeansRegularizer(n_clusters=3)
@@ -159,7 +173,7 @@ def test_any_object_with_start_and_penalty_regularizes(imbalanced, make_encoder)
             self.calls.append((tuple(means.shape), y is not None, means.requires_grad))
             return means.mean(dim=0)
 
-        def penalty(self, means, state, y=None):
+        def penalty(self, means, state, y=None, rows=None):
             return (means - state).square().sum(dim=1).mean()
 
     X, y = imbalanced
@@ -170,7 +184,7 @@ def test_any_object_with_start_and_penalty_regularizes(imbalanced, make_encoder)
         assert encoder.regularizer_.calls == [((240, 4), labelled, False)] * 3
 
 
-def test_the_regularizer_starts_each_epoch_from_means_that_follow(rows, make_encoder):
+def test_the_regularizer_starts_each_epoch_from_where_the_rows_are(rows, make_encoder):
     class Follower:
         def __init__(self):
             self.means = []
@@ -178,7 +192,7 @@ def test_the_regularizer_starts_each_epoch_from_means_that_follow(rows, make_enc
         def start(self, means, generator, y=None):
             self.means.append(means.clone())
 
-        def penalty(self, means, state, y=None):
+        def penalty(self, means, state, y=None, rows=None):
             return means.square().sum(dim=1).mean()
 
     encoder = make_encoder(regularizer=Follower(), max_iter=4).fit(rows)
@@ -198,10 +212,10 @@ def fit_recorded(encoder, X):
     class Marker(Spread):
         def start(self, means, generator, y=None):
             if not recorded:
-                batches.clear()  # what tried the callable, and the first means
+                batches.clear()  # what tried the callable
             recorded.append(None)
 
-        def penalty(self, means, state, y=None):
+        def penalty(self, means, state, y=None, rows=None):
             return means.square().sum(dim=1).mean()
 
     recorded = []
@@ -459,6 +473,7 @@ INVALID = {
     "backbone": ["resnet", nn.Linear(4, 5)],
     "hidden_layer_sizes": [(0,), (8, -1), 8, ("8",)],
     "projection_dim": [0],
+    "output": ["embedding", None],
     "passthrough": ["yes"],
     "regularizer": ["kmeans", RelaxedKMeansRegularizer(n_clusters=0)],
     "regularizer_weight": [-1, np.nan],
@@ -583,7 +598,7 @@ def test_a_regularizer_that_does_not_fit(rows, make_encoder):
         def start(self, means, generator, y=None):
             return None
 
-        def penalty(self, means, state, y=None):
+        def penalty(self, means, state, y=None, rows=None):
             return means.sum(dim=1)
 
     with pytest.raises(ValueError, match=r"penalty must return .* shape \(\)"):
@@ -624,7 +639,7 @@ class Spread(BaseEstimator):
     def start(self, means, generator, y=None):
         return means.mean(dim=0)
 
-    def penalty(self, means, state, y=None):
+    def penalty(self, means, state, y=None, rows=None):
         return (means - state).norm(dim=1).pow(self.power).mean()
 
 
@@ -708,7 +723,7 @@ def test_a_regularizer_may_keep_or_change_the_means(rows, make_encoder):
             self.copy = means.clone()
             return means
 
-        def penalty(self, means, state, y=None):
+        def penalty(self, means, state, y=None, rows=None):
             assert torch.equal(state, self.copy)
             return means.square().sum(dim=1).mean()
 

@@ -16,7 +16,7 @@ FLOORS = [
     {"losses", "incurred", "clustering", "augmentations", "networks", "datasets"}
     | {"theory._measure"},
     {"_torch", "theory._discrepancy", "theory._geometry"},
-    {"_kmeans", "_labels", "_sampling", "_table", "theory._losses"},
+    {"_kmeans", "_labels", "_propagation", "_sampling", "_table"} | {"theory._losses"},
     {"_preprocessing", "_training", "theory._bound"},
     {"_callables", "_model", "theory._certificate"},
     {"_pipeline", "theory"},

@@ -65,15 +65,20 @@ def weighted_mean(function, items, w):
 
 
 def loop_supcon(z, t, y, w=None):
+    def is_labelled(a):
+        return y is not None and y[a[0]] >= 0
+
     def positives(a):
-        labelled = y is not None and y[a[0]] >= 0
         return own_row(z, a) + [
-            b for b in other_rows(z, a) if labelled and y[a[0]] == y[b[0]]
+            b for b in other_rows(z, a) if is_labelled(a) and y[a[0]] == y[b[0]]
         ]
+
+    def negatives(a):
+        return [b for b in others(z, a) if is_labelled(b) or not is_labelled(a)]
 
     def term(a):
         positive = weighted_mean(lambda p: z[a] @ z[p] / t, positives(a), w)
-        partition = weighted_mean(lambda b: torch.exp(z[a] @ z[b] / t), others(z, a), w)
+        partition = weighted_mean(lambda b: torch.exp(z[a] @ z[b] / t), negatives(a), w)
         return torch.log(partition) - positive
 
     return weighted_mean(term, [a for a in anchors(z) if positives(a)], w)
@@ -167,6 +172,9 @@ def test_blocks_of_a_large_batch_change_nothing(name, n, weighted):
         if name == "supcon":
             label = torch.where(y < 0, -2 - torch.arange(n), y).repeat_interleave(2)
             positive = label[:, None] == label
+            others[(label >= 0).outer(label < 0)] = 0
+            others = others / others.sum(1, keepdim=True)
+            partition = (others * torch.exp(s / t)).sum(1).log()
         positive = positive & (others > 0)
         mean_positive = (s * positive * of).sum(1) / (positive * of).sum(1)
         expected = partition - mean_positive / t
@@ -232,8 +240,10 @@ def test_weights_by_hand():
     light = math.log((math.exp(1 / t) + 8) / 9)
     expected = 0.6 * heavy + 0.4 * light - 1 / t
     assert infonce(z, t, None, w).item() == pytest.approx(expected)
-    # Rows 1 and 2 are one class: of three positives one is at similarity 1.
-    of_class = 0.6 * (heavy - 1 / t) + 0.4 * (light - 1 / t / 3)
+    # Rows 1 and 2 are one class: of three positives, which are all there is for a
+    # labelled row, one is at similarity 1.
+    labelled = math.log((math.exp(1 / t) + 2) / 3)
+    of_class = 0.6 * (heavy - 1 / t) + 0.4 * (labelled - 1 / t / 3)
     assert supcon(z, t, torch.tensor([-1, 1, 1]), w).item() == pytest.approx(of_class)
     # Rows 0 and 1 coincide: 3/5 · 1/2 + 1/5 · 3/4 + 0 of the pairs.
     z = torch.eye(3, dtype=torch.float64)[[0, 0, 1]][:, None].expand(3, 2, 3)

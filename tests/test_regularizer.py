@@ -96,11 +96,12 @@ def test_penalty_is_pure_and_of_any_batch(relaxation):
     means = torch.tensor(np.random.RandomState(0).normal(size=(50, 4)))
     regularizer = RelaxedKMeansRegularizer(9, relaxation=relaxation)
     state = regularizer.start(means, generator())
-    kept = [part.clone() for part in state]
+    kept = [None if part is None else part.clone() for part in state]
     whole = regularizer.penalty(means, state)
     parts = [regularizer.penalty(means[i : i + 1], state) for i in range(50)]
     torch.testing.assert_close(torch.stack(parts).mean(), whole)
-    assert all(torch.equal(a, b) for a, b in zip(kept, state, strict=True))
+    for before, now in zip(kept, state, strict=True):
+        assert now is before or torch.equal(before, now)
     assert set(vars(regularizer)) == set(regularizer.get_params())
 
 
@@ -139,8 +140,46 @@ def test_classes_seed_centers_and_the_rest_is_for_unlabelled_rows():
     state = RelaxedKMeansRegularizer(3).start(
         torch.tensor(X), generator(), torch.tensor(y)
     )
-    expected = [X[blob == k].mean(axis=0) for k in range(3)]
-    np.testing.assert_allclose(state.centers, expected, atol=0.05)
+    of_class = [X[y == k].mean(axis=0) for k in (0, 1)]
+    np.testing.assert_allclose(state.centers[:2], of_class)
+    np.testing.assert_allclose(state.centers[2], X[blob == 2].mean(axis=0), atol=0.05)
+
+
+def test_an_unlabelled_row_goes_where_labels_reach_it():
+    """Two arcs: the far end of each lies nearer to the center of the other's labels."""
+    angles = np.radians(np.concatenate([np.arange(0, 100, 2), np.arange(140, 240, 2)]))
+    points = torch.tensor(np.column_stack([np.cos(angles), np.sin(angles)]))
+    y = torch.full((100,), -1)
+    y[0], y[50] = 0, 1  # at 0° and 140°
+    squared = torch.cdist(points, points[[0, 50]]).square()
+    assert squared[49, 1] < squared[49, 0]  # at 98°
+    state = RelaxedKMeansRegularizer(2, n_neighbors=5).start(points, generator(), y)
+    assert state.prior[:50].argmax(dim=1).unique().tolist() == [0]
+    assert state.prior[50:].argmax(dim=1).unique().tolist() == [1]
+    torch.testing.assert_close(state.prior.sum(dim=1), torch.ones(100))
+    regularizer = RelaxedKMeansRegularizer(2, n_neighbors=5, temperature=0.5)
+    rows = torch.tensor([49, 10, 0])
+    pull = points[rows].requires_grad_()
+    regularizer.penalty(pull, state, y[rows], rows).backward()
+    towards_own = (pull.grad * (pull - points[0])).sum(dim=1)
+    assert (towards_own[:2] > 0).all()
+    alone = RelaxedKMeansRegularizer(2, n_neighbors=None).start(points, generator(), y)
+    assert alone.prior[[0, 49]].tolist() == [[1, 0], [0.5, 0.5]]
+    # Of held-out rows no more is known than their labels.
+    held_out = regularizer.penalty(points[rows], state, y[rows])
+    known = regularizer.penalty(points[rows], alone, y[rows], rows)
+    torch.testing.assert_close(held_out, known)
+
+
+def test_labels_leave_free_clusters_their_share():
+    points = torch.nn.functional.normalize(
+        torch.tensor(np.random.RandomState(0).normal(size=(60, 3)))
+    )
+    y = torch.arange(60) % 6 - 4  # two classes, two thirds unlabelled
+    state = RelaxedKMeansRegularizer(5).start(points, generator(), y.clamp_min(-1))
+    free = state.prior[y < 0, 2:]
+    torch.testing.assert_close(free, torch.full_like(free, 0.2))
+    assert (state.prior[y >= 0, 2:] == 0).all()
 
 
 @pytest.mark.parametrize(("n_clusters", "n_centers"), [(2, 3), (3, 3), (10, 3)])
@@ -401,7 +440,7 @@ def test_the_seed_of_a_class_is_its_weighted_mean(scale):
     y = torch.tensor([0, 0, 0, -1, -1, -1, -1])
     w = torch.tensor([1, 1, 1e-12, 1, 1, 1, 1]) * scale
     state = RelaxedKMeansRegularizer(2).start(means, generator(), y, sample_weight=w)
-    torch.testing.assert_close(state.centers, torch.tensor([[100.05], [50.0]]))
+    torch.testing.assert_close(state.centers, torch.tensor([[100.0], [50.0]]))
 
 
 def test_unlabelled_rows_of_little_weight_get_a_seed():
@@ -418,7 +457,8 @@ def test_a_class_without_rows_attracts_none():
     generator = torch.Generator().manual_seed(0)
     means = torch.nn.functional.normalize(torch.randn(40, 4, generator=generator))
     y = torch.tensor([0, 2, -1, -1] * 10)
-    (centers,) = RelaxedKMeansRegularizer(3).start(means, generator, y)
-    assert assign(means[y < 0], centers, 0.1)[:, 1].max() == 0
-    (renamed,) = RelaxedKMeansRegularizer(2).start(means, generator, y.clamp_max(1))
-    torch.testing.assert_close(centers[[0, 2]], renamed)
+    centers, prior = RelaxedKMeansRegularizer(3).start(means, generator, y)
+    assert assign(means, centers, 0.1, prior)[y < 0, 1].max() == 0
+    renamed = RelaxedKMeansRegularizer(2).start(means, generator, y.clamp_max(1))
+    torch.testing.assert_close(centers[[0, 2]], renamed.centers)
+    torch.testing.assert_close(prior[:, [0, 2]], renamed.prior)

@@ -158,7 +158,7 @@ def test_a_loss_may_draw_from_the_global_generator(rows, make_encoder):
         return LOSSES["infonce"](z + 0.1 * torch.rand(z.shape), temperature)
 
     class Noisy(RelaxedKMeansRegularizer):
-        def penalty(self, means, state, y=None):
+        def penalty(self, means, state, y=None, rows=None):
             return super().penalty(means + 0.1 * torch.rand(means.shape), state, y)
 
     before = global_state()

@@ -130,7 +130,10 @@ def loop_contrastive(views, t, loss, y, w):
             u = np.subtract.outer(s_positive, s_negative) / t
             value = of_positive @ np.log(1 + np.exp(-u)) @ probability
         else:
-            value = np.log(probability @ np.exp(s_negative / t))
+            of_negative = np.array(probability)
+            if loss == "supcon" and y[i] >= 0:  # an unlabelled row may be of its class
+                of_negative[[y[j] < 0 for j, _ in all_views]] = 0
+            value = np.log(of_negative @ np.exp(s_negative / t) / of_negative.sum())
             value -= of_positive @ s_positive / t
         total += share * value
     return total

@@ -265,7 +265,7 @@ def test_callables_that_take_no_weights_are_named(rows, weight, make_encoder):
         def start(self, means, generator, y=None):
             return None
 
-        def penalty(self, means, state, y=None):
+        def penalty(self, means, state, y=None, rows=None):
             return means.square().mean()
 
     for params in ({"loss": loss}, {"regularizer": Pull()}):
@@ -377,13 +377,14 @@ def test_plain_sampling_visits_each_row_once():
 
 
 @pytest.mark.parametrize("counts", [[500, 7], [90, 9, 1], [3, 3], [5, 1000, 40, 2, 1]])
-@pytest.mark.parametrize("n_unlabelled", [0, 33])
+@pytest.mark.parametrize("n_unlabelled", [0, 13, 2001])
 def test_balanced_sampling_visits_every_class_equally(counts, n_unlabelled):
     y = np.repeat([*range(len(counts)), -1], [*counts, n_unlabelled])
     codes = torch.tensor(np.random.RandomState(0).permutation(y))
     for seed in range(5):
         order = balanced_order(codes, generator(seed))
-        assert len(order) == len(codes)
+        n_drawn = max(sum(counts), (n_unlabelled + 1) // 2)  # a third of the epoch
+        assert len(order) == n_drawn + n_unlabelled
         visited = codes[order]
         per_class = [int((visited == k).sum()) for k in range(len(counts))]
         assert max(per_class) - min(per_class) <= 1

@@ -33,7 +33,8 @@ def contrastive_loss(views, temperature, loss="infonce", y=None, *, sample_weigh
         drawn with the weight of its row:
 
         - "infonce": -E z_a·z_p / t + E_a log E_b exp(z_a·z_b / t);
-        - "supcon": the same, a positive being any view of any row of a's class;
+        - "supcon": the same, a positive being any view of any row of a's class, and b
+          no view of an unlabelled row if a is labelled;
         - "spectral": -2 E z_a·z_p + E (z_a·z_b)²;
         - "logistic": E log(1 + exp(-z_a·(z_p - z_b) / t)).
     y : array of int, of shape (n,), default=None
@@ -146,6 +147,11 @@ def contrastive_of_rows(
     targets = measure.means
     if loss == "supcon" and y is not None:
         targets = _targets(measure, y)
+        labelled = np.flatnonzero(y >= 0)
+        if 0 < len(labelled) < len(y):
+            uniformity = uniformity.copy()
+            among = measure.take(labelled)
+            uniformity[labelled] = uniformity_of_rows(among, temperature, loss)
     positive = np.einsum("ij,ij->i", measure.means, targets)
     return uniformity - positive * (2 if loss == "spectral" else 1 / temperature)
 

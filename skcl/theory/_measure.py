@@ -78,13 +78,18 @@ class Measure:
         return float(np.average(values, weights=self.weight))
 
     def take(self, rows: np.ndarray) -> "Measure":
-        """Return the measure of some rows (m,), an index, without weights."""
+        """Return the measure of some rows (m,), an index."""
         if self.n_views is not None:
             views = self.anchors.reshape(self.n_rows, self.n_views, -1)[rows]
-            return Measure(views.reshape(-1, views.shape[2]), self.counts[rows])
-        ends = np.cumsum(self.counts)
-        views = [self.anchors[ends[i] - self.counts[i] : ends[i]] for i in rows]
-        return Measure(np.concatenate(views), self.counts[rows])
+            anchors = views.reshape(-1, views.shape[2])
+        else:
+            ends = np.cumsum(self.counts)
+            views = [self.anchors[ends[i] - self.counts[i] : ends[i]] for i in rows]
+            anchors = np.concatenate(views)
+        weight = None
+        if self.weight is not None:
+            weight = self.weight[rows] / self.weight[rows].mean()
+        return Measure(anchors, self.counts[rows], weight, self.rounding)
 
 
 def read_views(views: Any, sample_weight: Any = None, y: Any = None) -> tuple:
