@@ -1,0 +1,1 @@
+"""Quality of embeddings on imbalanced tables, against what is in use today."""
