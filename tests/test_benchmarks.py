@@ -153,6 +153,7 @@ def test_cells_go_seed_by_seed():
     cells = list_cells(["few", "all"], "development", ["raw", "pca"], 3)
     assert len(cells) == 3 * 2 * (4 * 2 + 10)
     assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+    assert len(list_cells(["all"], "development", ["raw"], 99, ["glass2"])) == 10
     with pytest.raises(ValueError, match=r"Unknown tables: \['letter'\]"):
         list_cells(["few"], "development", ["raw"], 1, ["letter"])
 

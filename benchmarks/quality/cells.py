@@ -13,7 +13,7 @@ from sklearn.metrics import (
 )
 
 from benchmarks.quality.contenders import CONTENDERS, Task, fingerprint, versions
-from benchmarks.quality.tables import IMBALANCES, TABLES, make_split
+from benchmarks.quality.tables import IMBALANCES, N_FOLDS, TABLES, make_split
 from skcl.theory import class_centers, internal_discrepancy, relative_discrepancy
 
 
@@ -49,7 +49,7 @@ COLUMNS = (
 def list_cells(protocols, stage, contenders, n_seeds, tables=None):
     """Return the cells, seed by seed; with all labels a seed is the number of a fold.
 
-    If tables are named, only theirs.
+    There are N_FOLDS of them. If tables are named, only theirs.
     """
     known = {table for protocol in protocols for table in TABLES[protocol][stage]}
     refuse_unknown("tables", tables or (), known)
@@ -58,6 +58,7 @@ def list_cells(protocols, stage, contenders, n_seeds, tables=None):
         Cell(protocol, table, imbalance, seed, contender)
         for seed in range(n_seeds)
         for protocol in protocols
+        if protocol == "few" or seed < N_FOLDS
         for table in TABLES[protocol][stage]
         if table in (tables or known)
         for imbalance in (IMBALANCES if protocol == "few" else (0,))

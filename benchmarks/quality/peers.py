@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -147,8 +148,22 @@ class CebraEncoder(TransformerMixin, BaseEstimator):
         without_labels = self.delta is not None
         conditional = "delta" if without_labels else None
         model = CEBRA(conditional=conditional, device="cpu", **params)
-        self.model_ = model.fit(X, X if without_labels else np.asarray(y))
+        with _seeded_samplers(self.random_state):
+            self.model_ = model.fit(X, X if without_labels else np.asarray(y))
         return self
 
     def transform(self, X):
         return self.model_.transform(np.asarray(X, dtype=np.float32))
+
+
+def _seeded_samplers(seed):
+    """Seed CEBRA's samplers, which draw a seed whatever they are given."""
+    from cebra.distributions.base import HasGenerator
+
+    start = HasGenerator.__init__
+
+    def start_seeded(self, *args, **kwargs):
+        start(self, *args, **kwargs)
+        self.generator.manual_seed(seed)
+
+    return mock.patch.object(HasGenerator, "__init__", start_seeded)

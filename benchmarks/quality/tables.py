@@ -14,6 +14,7 @@ IMBALANCES = (20, 50)
 LABELLED = 0.05
 FEWEST = 3  # rows, and labelled rows, of a class
 UNLABELLED = -1
+N_FOLDS = 10  # of two cross-validations
 
 # Choices are made on the development tables alone. The final tables were set before.
 # few: those of KEEL with at least 4 classes, none smaller than vowel's, and numbers
