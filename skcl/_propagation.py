@@ -24,8 +24,8 @@ def propagate(
 
     Labels spread over the graph of nearest neighbors. Every class starts with the same
     mass, and ends with it: else the large ones would take the rows of the rare ones.
-    A labelled row has its class alone; a row that no label reaches, equal shares; and
-    so has every row of a class without labels.
+    A labelled row has its class alone; a row that no label reaches, equal shares. A
+    class without labels has no share in the rows that others reach.
 
     Parameters
     ----------
