@@ -26,6 +26,16 @@ from skcl import ContrastiveEncoder, DiscrepancyScorer, RelaxedKMeansRegularizer
 from skcl.datasets import load_keel
 
 MAX_ITER = 20
+# What docs/results.md recommends where all rows have labels.
+WITH_LABELS = {
+    "loss": "supcon",
+    "sampling": "balanced",
+    "corruption_rate": 0.4,
+    "output": "projection",
+    "passthrough": True,
+    "max_iter": 25,
+    "random_state": 0,
+}
 FOLDS = StratifiedKFold(3, shuffle=True, random_state=0)
 METRICS = ("balanced_accuracy", "average_precision")
 PICTURE = Path(__file__).with_suffix(".png")
@@ -59,13 +69,20 @@ def make_encoder(relaxation=None, **params):
 
 def linear_model(*steps):
     """Return a class-weighted logistic regression behind the steps."""
-    head = LogisticRegression(class_weight="balanced", max_iter=2000)
-    return make_model(*steps, StandardScaler(), head)
+    return make_model(*steps, StandardScaler(), make_head())
+
+
+def make_head():
+    """Return the class-weighted logistic regression."""
+    return LogisticRegression(class_weight="balanced", max_iter=2000)
 
 
 CONTENDERS = {
     "raw + logistic regression": linear_model(),
-    "encoder + logistic regression": linear_model(make_encoder()),
+    "encoder with labels, raw beside": make_model(
+        ContrastiveEncoder(**WITH_LABELS), make_head()
+    ),
+    "encoder without labels": linear_model(make_encoder()),
     "  with spectral regularizer": linear_model(make_encoder("spectral")),
     "  with entropic regularizer": linear_model(make_encoder("entropic")),
     "gradient boosting": make_model(
@@ -189,7 +206,8 @@ def draw(models, X, y):
 
 def main():
     """Run the comparison, the search, and the measurement."""
-    print(f"Stratified 3-fold cross-validation, max_iter={MAX_ITER}; mean ± std")
+    print("Logistic regression unless said otherwise, class-weighted.")
+    print("Stratified 3-fold cross-validation; mean ± std")
     names = ("ecoli3", "yeast4", "abalone19", "page-blocks0")
     tables = [compare(name) for name in names]
     print("\nmean of the tables, balanced accuracy")

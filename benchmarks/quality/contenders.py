@@ -158,20 +158,28 @@ def cebra_labels(task):
     return encoded(encoder, labelled_only=True)
 
 
-def ours(task, relaxation=None):
+def ours(task, **changes):
     """ContrastiveEncoder, on all training rows."""
-    encoder = make_encoder(task.protocol, task.n_classes, task.seed, relaxation)
-    return Contender(encoder, linear(), C)
+    encoder = make_encoder(task.protocol, task.n_classes, task.seed, **changes)
+    # Not rescaled beside the columns: the penalty of the regression then weighs on the
+    # unit vectors, whose coordinates are small, rather than on the columns.
+    head = linear()[1:] if encoder.passthrough else linear()
+    return Contender(encoder, head, C)
+
+
+def ours_backbone(task):
+    """The same with the output of the backbone."""
+    return ours(task, output="backbone")
 
 
 def ours_spectral(task):
-    """The same with the spectral relaxation."""
-    return ours(task, "spectral")
+    """ContrastiveEncoder with the spectral relaxation."""
+    return ours(task, relaxation="spectral")
 
 
 def ours_entropic(task):
-    """The same with the entropic relaxation."""
-    return ours(task, "entropic")
+    """ContrastiveEncoder with the entropic relaxation."""
+    return ours(task, relaxation="entropic")
 
 
 def encoded(encoder, **params):
@@ -201,6 +209,7 @@ CONTENDERS = {
     "cebra": Entry(cebra, "CEBRA + LR", ("cebra", "torch")),
     "cebra-labels": Entry(cebra_labels, "CEBRA, labels + LR", ("cebra", "torch")),
     "ours": Entry(ours, "ours + LR", ("skcl", "torch")),
+    "ours-backbone": Entry(ours_backbone, "ours, backbone + LR", ("skcl", "torch")),
     "ours-spectral": Entry(ours_spectral, "ours, spectral + LR", ("skcl", "torch")),
     "ours-entropic": Entry(ours_entropic, "ours, entropic + LR", ("skcl", "torch")),
 }

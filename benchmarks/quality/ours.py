@@ -11,12 +11,19 @@ ENCODER = {
         "output": "projection",
         "max_iter": 60,
     },
-    "all": {"loss": "supcon", "max_iter": 60},
+    "all": {
+        "loss": "supcon",
+        "sampling": "balanced",
+        "corruption_rate": 0.4,
+        "output": "projection",
+        "passthrough": True,
+        "max_iter": 25,
+    },
 }
 # ContrastiveEncoder, beside a regularizer.
 WITH_REGULARIZER = {
     "few": {"regularizer_weight": 3.0},
-    "all": {"regularizer_weight": 1.0},
+    "all": {"regularizer_weight": 0.3},
 }
 # RelaxedKMeansRegularizer. K is the number of classes, or in descriptions the letter.
 REGULARIZER = {
@@ -25,9 +32,9 @@ REGULARIZER = {
 }
 
 
-def make_encoder(protocol, n_classes, seed, relaxation=None):
+def make_encoder(protocol, n_classes, seed, relaxation=None, **params):
     """Return the encoder, with a regularizer if a relaxation is named."""
-    params = dict(ENCODER[protocol], random_state=seed)
+    params = ENCODER[protocol] | params | {"random_state": seed}
     if relaxation is not None:
         params |= WITH_REGULARIZER[protocol]
         params["regularizer"] = RelaxedKMeansRegularizer(

@@ -8,13 +8,15 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
+from torch.nn.functional import normalize
 
 
 class ScarfEncoder(TransformerMixin, BaseEstimator):
     """SCARF of TabularS3L, as in its paper but for a narrower projection head.
 
-    A row's embedding is the output of the backbone. TabularS3L's loss holds an array of
-    (2 batch_size)² projection_dim numbers, which sets the time of a step.
+    A row's embedding is the output of the backbone. The similarities in the loss are
+    computed as a matrix product: TabularS3L's own takes several times as long, with an
+    array of (2 batch_size)² projection_dim numbers.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ def _train_first_phase(config, loader, max_epochs):
         warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec")
         trained = SCARFLightning(config)
         trained.set_first_phase()
-        Trainer(
+        trainer = Trainer(
             max_epochs=max_epochs,
             accelerator="cpu",
             logger=False,
@@ -104,8 +106,17 @@ def _train_first_phase(config, loader, max_epochs):
             enable_progress_bar=False,
             enable_model_summary=False,
             limit_val_batches=0,
-        ).fit(trained, loader)
+        )
+        with mock.patch("torch.nn.functional.cosine_similarity", _cosine_of_all_pairs):
+            trainer.fit(trained, loader)
     return trained.model.eval()
+
+
+def _cosine_of_all_pairs(a, b, dim):
+    """Return the cosines of a (n, 1, d) and b (1, m, d) over their last axis."""
+    assert a.shape[1] == b.shape[0] == 1
+    assert dim == 2
+    return normalize(a[:, 0], dim=1) @ normalize(b[0], dim=1).T
 
 
 class CebraEncoder(TransformerMixin, BaseEstimator):
