@@ -13,11 +13,12 @@ ENCODER = {
     },
     "all": {
         "loss": "supcon",
-        "sampling": "balanced",
+        "class_weight": "balanced",
+        "projection_dim": 8,
         "corruption_rate": 0.4,
         "output": "projection",
         "passthrough": True,
-        "max_iter": 25,
+        "max_iter": 40,
     },
 }
 # ContrastiveEncoder, beside a regularizer.
