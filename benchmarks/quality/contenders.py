@@ -106,7 +106,7 @@ def raw(task):
 def pca(task):
     """Principal components that hold 95 % of the variance, not rescaled."""
     components = PCA(0.95, random_state=task.seed)
-    return Contender(make_pipeline(Columns(), components), linear()[1:], C)
+    return Contender(make_pipeline(Columns(), components), linear(rescaled=False), C)
 
 
 def hgb(task):
@@ -163,8 +163,7 @@ def ours(task, **changes):
     encoder = make_encoder(task.protocol, task.n_classes, task.seed, **changes)
     # Not rescaled beside the columns: the penalty of the regression then weighs on the
     # unit vectors, whose coordinates are small, rather than on the columns.
-    head = linear()[1:] if encoder.passthrough else linear()
-    return Contender(encoder, head, C)
+    return Contender(encoder, linear(rescaled=not encoder.passthrough), C)
 
 
 def ours_backbone(task):
@@ -186,9 +185,10 @@ def encoded(encoder, **params):
     return Contender(make_pipeline(Columns(), encoder), linear(), C, **params)
 
 
-def linear():
-    head = LogisticRegression(class_weight="balanced", max_iter=2000)
-    return make_pipeline(StandardScaler(), head)
+def linear(*, rescaled=True):
+    scaler = [StandardScaler()] if rescaled else []
+    regression = LogisticRegression(class_weight="balanced", max_iter=2000)
+    return make_pipeline(*scaler, regression)
 
 
 class Entry(NamedTuple):

@@ -2,7 +2,7 @@
 
 from skcl import ContrastiveEncoder, RelaxedKMeansRegularizer
 
-# ContrastiveEncoder, in all three variants.
+# ContrastiveEncoder, in all variants.
 ENCODER = {
     "few": {
         "loss": "supcon",
