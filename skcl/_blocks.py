@@ -8,7 +8,7 @@ those of 1,000.) Products with a vector it splits at any length: they are multip
 and summed without it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,18 +18,18 @@ BLOCK = 512
 
 def apply_in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply a row-wise function to at most `BLOCK` rows at a time."""
-    if len(x) <= BLOCK:
-        return function(x)
-    return torch.cat([function(block) for block in x.split(BLOCK)])
+    return _join([function(block) for block in _blocks(x)])
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return a b for a (n, k) and b (k, m); the gradients sum over m and over n."""
-    rows = [
-        torch.cat([_sum_inner(block, columns) for columns in b.split(BLOCK, dim=1)], 1)
-        for block in a.split(BLOCK)
-    ]
-    return torch.cat(rows)
+    columns = _blocks(b, dim=1)
+    return _join(
+        [
+            _join([_sum_inner(rows, block) for block in columns], dim=1)
+            for rows in _blocks(a)
+        ]
+    )
 
 
 def pairwise_products(a: Tensor, b: Tensor) -> Tensor:
@@ -44,12 +44,21 @@ def summed_products(a: Tensor, b: Tensor) -> Tensor:
 
 def _sum_inner(a: Tensor, b: Tensor) -> Tensor:
     """Return a b for at most `BLOCK` rows of a and columns of b."""
-    inner = zip(a.split(BLOCK, dim=1), b.split(BLOCK), strict=True)
-    blocks = [
+    inner = zip(_blocks(a, dim=1), _blocks(b), strict=True)
+    sums = [
         (p[:, :, None] * q).sum(dim=1) if 1 in (*p.shape, *q.shape) else p @ q
         for p, q in inner
     ]
-    return blocks[0] if len(blocks) == 1 else torch.stack(blocks).sum(dim=0)
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(dim=0)
+
+
+def _blocks(x: Tensor, dim: int = 0) -> Sequence[Tensor]:
+    """Cut a tensor into blocks; one of a single block is itself, not a view."""
+    return (x,) if x.shape[dim] <= BLOCK else x.split(BLOCK, dim)
+
+
+def _join(blocks: list[Tensor], dim: int = 0) -> Tensor:
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim)
 
 
 def mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -60,4 +69,5 @@ def mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def _sum(values: Tensor) -> Tensor:
-    return torch.stack([block.sum() for block in values.split(BLOCK)]).sum()
+    sums = [block.sum() for block in _blocks(values)]
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum()

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
-from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
 from skcl._torch import to_numpy, to_tensor
@@ -34,6 +33,22 @@ def objective(
     with np.errstate(over="ignore"):  # infinite, and then refused
         terms = weight * logsumexp(-squared / temperature, axis=1)
         return float(-temperature * terms.sum())
+
+
+def draw_seeds(
+    X: np.ndarray,
+    n_clusters: int,
+    sample_weight: np.ndarray | None,
+    random_state: np.random.RandomState | int,
+) -> np.ndarray:
+    """Draw starting centers by k-means++, (K, d)."""
+    # Slow to import, as it brings most of scikit-learn.
+    from sklearn.cluster import kmeans_plusplus
+
+    seeds, _ = kmeans_plusplus(
+        X, n_clusters, sample_weight=sample_weight, random_state=random_state
+    )
+    return seeds
 
 
 def refine_centers(
@@ -79,9 +94,7 @@ def fit_kmeans(
     points = to_tensor(centered, device, torch.float64)
     weight = weight_tensor(sample_weight, device)
     for _ in range(n_init):
-        seeds, _ = kmeans_plusplus(
-            centered, n_clusters, sample_weight=sample_weight, random_state=random_state
-        )
+        seeds = draw_seeds(centered, n_clusters, sample_weight, random_state)
         refined, n_iter = refine(
             points,
             to_tensor(seeds, device, torch.float64),

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from pandas import isna
 from pandas.api.types import is_extension_array_dtype
-from sklearn.model_selection import train_test_split
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
@@ -166,6 +165,9 @@ def hold_out(
 
     Every class keeps a row to train on.
     """
+    # Slow to import, as it brings most of scikit-learn.
+    from sklearn.model_selection import train_test_split
+
     strata = np.zeros(n, dtype=int) if codes is None else codes
     _, stratum, size = np.unique(strata, return_inverse=True, return_counts=True)
     divisible = np.flatnonzero(size[stratum] > 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from skcl._blocks import BLOCK
 from skcl._preprocessing import Preprocessor
@@ -16,8 +16,6 @@ from skcl._torch import (
     isolated_global_rng,
     load_weights,
     resolve_device,
-    to_numpy,
-    to_tensor,
     weights_to_numpy,
 )
 from skcl.augmentations import draw_views_by_row, noise, swap
@@ -118,7 +116,7 @@ class Model:
         for start in range(0, len(rows), CHUNK):
             chunk = slice(start, start + CHUNK)
             x = self.columns.encode(rows[chunk], first_row=start)
-            Z[chunk, :n_outputs] = self._apply(function, x)
+            self._apply(function, x, out=Z[chunk, :n_outputs])
             if passthrough:
                 Z[chunk, n_outputs:] = self.columns.impute(rows[chunk], x)
         return Z
@@ -126,9 +124,10 @@ class Model:
     def embed_views(self, rows: Rows, n_views: int, seed: int) -> np.ndarray:
         """Return the unit vectors of views of each row, (n, V, projection_dim)."""
         x = torch.from_numpy(self.columns.encode(rows))
-        views = self.draw_views(x, n_views, seed)
-        unit_vectors = self._apply(self.network, to_numpy(views.flatten(0, 1)))
-        return unit_vectors.reshape(*views.shape[:2], -1)
+        views = self.draw_views(x, n_views, seed).flatten(0, 1)
+        Z = np.empty((len(views), self.n_outputs("projection")), dtype=np.float32)
+        self._apply(self.network, views.numpy(), out=Z)
+        return Z.reshape(len(x), n_views, -1)
 
     def draw_views(self, x: Tensor, n_views: int, seed: int) -> Tensor:
         """Draw views of each standardized row, by the row alone, (n, V, d)."""
@@ -146,18 +145,25 @@ class Model:
         return self.architecture.build(generator).to(self.device, torch.float32)
 
     @torch.no_grad()
-    def _apply(self, function: Callable[[Tensor], Tensor], x: np.ndarray) -> np.ndarray:
-        """Apply part of the network to rows, in blocks of one fixed size.
+    def _apply(
+        self, function: Callable[[Tensor], Tensor], x: np.ndarray, out: np.ndarray
+    ) -> None:
+        """Write what part of the network makes of rows, in blocks of one fixed size.
 
         A product of matrices of another size may round differently; in blocks of one
         size a row's result does not depend on the rows beside it.
         """
-        padded = np.zeros((-(-len(x) // BLOCK) * BLOCK, x.shape[1]), dtype=np.float32)
-        padded[: len(x)] = x
-        outputs = to_numpy(function(to_tensor(padded, self.device, torch.float32)))
-        if not np.isfinite(outputs[: len(x)]).all():
-            raise ValueError("The network's output is not finite: its values overflow.")
-        return outputs[: len(x)]
+        for start in range(0, len(x), BLOCK):
+            rows = torch.from_numpy(x[start : start + BLOCK])
+            n = len(rows)
+            if n < BLOCK:
+                rows = nn.functional.pad(rows, (0, 0, 0, BLOCK - n))
+            outputs = function(rows.to(self.device))[:n].cpu().numpy()
+            if not np.isfinite(outputs).all():
+                raise ValueError(
+                    "The network's output is not finite: its values overflow."
+                )
+            out[start : start + BLOCK] = outputs
 
     def __getstate__(self):
         """Return arrays and configuration: portable over devices."""

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from sklearn import config_context
-from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
@@ -133,6 +132,9 @@ class Numbers:
     def __init__(self, X: np.ndarray, weight: np.ndarray | None, names: Sequence):
         self.names = names
         self.scaler = self._fit_scaler(X, weight)
+        # Slow to import, as it brings most of scikit-learn.
+        from sklearn.impute import SimpleImputer
+
         self.imputer = SimpleImputer(
             strategy="constant",
             fill_value=0,  # of standardized numbers, the mean

@@ -2,7 +2,6 @@
 
 import numpy as np
 from scipy import sparse
-from sklearn.neighbors import kneighbors_graph
 
 # The share of a row that its neighbors decide in a round; the rest is its own label's.
 INERTIA = 0.9
@@ -63,6 +62,9 @@ def propagate(
 
 def _graph(points: np.ndarray, n_neighbors: int) -> sparse.csr_matrix:
     """Return the symmetric graph, normalized by the square roots of the degrees."""
+    # Slow to import, as it brings most of scikit-learn.
+    from sklearn.neighbors import kneighbors_graph
+
     graph = kneighbors_graph(points, n_neighbors, mode="distance")
     # Of unit vectors, ‖a - b‖² = 2 - 2 a·b.
     graph.data = np.exp(-(graph.data**2) / (2 * TEMPERATURE))

@@ -1,5 +1,6 @@
 """Relaxed k-means, alone as a clustering and inside the encoder as a penalty."""
 
+import math
 import warnings
 from numbers import Integral, Real
 from typing import NamedTuple
@@ -14,7 +15,6 @@ from sklearn.base import (
     TransformerMixin,
     _fit_context,
 )
-from sklearn.cluster import kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -23,6 +23,7 @@ from torch import Generator, Tensor
 
 from skcl._blocks import summed_products
 from skcl._kmeans import (
+    draw_seeds,
     exact_squared_distances,
     fit_kmeans,
     objective,
@@ -204,10 +205,15 @@ class RelaxedKMeansRegularizer(
         self.device = device
         self.random_state = random_state
 
-    def start(self, points, generator, y=None, sample_weight=None):
-        """Find subspace or centers from all rows' unit vectors, for one epoch.
+    # An encoder passes the labelled rows and at most so many others, drawn anew in each
+    # epoch: the centers need no more, and the neighbors' graph grows with the square.
+    max_unlabelled = 4096
 
-        The spectral subspace is that of all rows, whatever their labels.
+    def start(self, points, generator, y=None, sample_weight=None):
+        """Find subspace or centers from the rows' unit vectors, for one epoch.
+
+        The spectral subspace is that of all rows, whatever their labels. Of a large
+        table these are a part: see `max_unlabelled`.
 
         Parameters
         ----------
@@ -266,7 +272,8 @@ class RelaxedKMeansRegularizer(
         y : Tensor of shape (b,), default=None
             Codes of the classes, -1 for an unlabelled row.
         rows : Tensor of shape (b,), default=None
-            Positions of the rows among those of :meth:`start`; None for other rows.
+            Positions of the rows among those of :meth:`start`, -1 for one that was not
+            among them; None if none was.
         sample_weight : Tensor of shape (b,), default=None
             Weights of the rows, positive.
 
@@ -278,13 +285,15 @@ class RelaxedKMeansRegularizer(
         if isinstance(state, Subspace):
             return residual(means, *state, sample_weight)
         n_clusters = len(state.centers)
-        if state.prior is None:
-            prior = means.new_full((len(means), n_clusters), 1 / n_clusters)
-        elif rows is None:
-            prior = self._prior(y, n_clusters)
+        prior, offset = None, 0.0
+        if state.prior is None:  # what equal shares add
+            offset = self.temperature * math.log(n_clusters)
         else:
-            prior = state.prior[rows]
-        return entropic_relaxation(
+            prior = self._prior(y, n_clusters)
+            if rows is not None:
+                known = (rows >= 0)[:, None]
+                prior = torch.where(known, state.prior[rows], prior)
+        return offset + entropic_relaxation(
             means, state.centers, self.temperature, prior, sample_weight
         )
 
@@ -485,11 +494,11 @@ class RelaxedKMeansRegularizer(
         if n_free <= 0:
             return seeds
         # One seed for all epochs: as the rows move little, so do the starts.
-        free, _ = kmeans_plusplus(
+        free = draw_seeds(
             to_numpy(unlabelled),
             n_free,
-            sample_weight=None if weight is None else to_numpy(weight),
-            random_state=generator.initial_seed() % 2**32,
+            None if weight is None else to_numpy(weight),
+            generator.initial_seed() % 2**32,
         )
         return torch.cat([seeds, to_tensor(free, points.device, points.dtype)])
 

@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+# In bytes. The C library of Linux keeps no blocks of 32 MiB or more.
+LARGEST_KEPT = 2**25 - 2**16
+
 
 def resolve_device(device: str | torch.device) -> torch.device:
     """Return a device that works here, or raise a ValueError that names it.
@@ -77,6 +80,15 @@ def isolated_global_rng(
     with _GLOBAL_RNG, torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
+
+
+def keep_freed_memory() -> None:
+    """Let the allocator of the C library keep, and give again, what a step has freed.
+
+    It hands large blocks back to the system until it has seen one of their size freed:
+    then each step would have its memory cleared anew, page by page.
+    """
+    torch.empty(LARGEST_KEPT, dtype=torch.uint8)
 
 
 def to_tensor(array: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -17,6 +17,7 @@ from skcl._blocks import mean
 from skcl._sampling import uniform_order
 from skcl._torch import (
     generator_to_numpy,
+    keep_freed_memory,
     load_generator,
     load_optimizer,
     optimizer_to_numpy,
@@ -40,7 +41,7 @@ class Batch:
     x: Tensor  # (n, n_features), or views (n, V, n_features)
     y: Tensor | None = None  # (n,) classes, where the loss uses them
     weight: Tensor | None = None  # (n,); None if equal
-    index: Tensor | None = None  # (n,) among the rows to train on; None of others
+    index: Tensor | None = None  # (n,) among the rows that start is given, or -1
 
     def __len__(self):
         return len(self.x)
@@ -218,9 +219,9 @@ class Trainer:
         and never steps back. `order` draws the rows of an epoch; None is each once.
         `watch` is called after each epoch.
         """
+        keep_freed_memory()
         progress, history = self.progress, self.progress.history
         order = order or partial(uniform_order, len(rows))
-        rows = replace(rows, index=torch.arange(len(rows), device=rows.x.device))
         if stopping is not None and history.contrastive:
             self._observe_beginning(stopping, rows)
         # A bar that is not shown would still start a thread.
@@ -229,7 +230,7 @@ class Trainer:
             done = (len(history.contrastive) + 1) / max_iter
             progress.share = max(progress.share, done)
             weight = self.objective.weight_at(progress.share)
-            state = self._start(rows)
+            state, rows = self._start(rows)
             parts, shares = self._epoch(rows, order, state, weight)
             history.append(parts, shares, weight)
             if watch is not None:
@@ -253,18 +254,35 @@ class Trainer:
         """Let early stopping return to the weights that training goes on from."""
         weight = self.objective.weight_at(self.progress.share)
         if weight == self.objective.weight:
-            state = self._start(rows)
+            state, _ = self._start(rows)
             score = self._validation_score(stopping.views, state, weight)
             stopping.observe(score, self.network, self.optimizer)
 
-    def _start(self, rows: Batch) -> Any:
-        """Return what the penalty is measured from, if there is one."""
+    def _start(self, rows: Batch) -> tuple[Any, Batch]:
+        """Return what the penalty is measured from, and rows that know their place."""
         if self.objective.regularizer is None:
-            return None
+            return None, rows
+        seen = self._starting_rows(rows)
+        place = torch.full_like(rows.x[:, 0], -1, dtype=torch.int64)
+        place[seen] = torch.arange(len(seen), device=place.device)
         with torch.no_grad():
             self.network.eval()
-            points = self.network(rows.x)
-        return self.objective.start(points, self.regularizer_generator, rows)
+            points = self.network(rows.x[seen])
+        state = self.objective.start(points, self.regularizer_generator, rows[seen])
+        return state, replace(rows, index=place)
+
+    def _starting_rows(self, rows: Batch) -> Tensor:
+        """Return the rows that the penalty of an epoch starts from: all, or a draw."""
+        everything = torch.arange(len(rows), device=rows.x.device)
+        limit = getattr(self.objective.regularizer, "max_unlabelled", len(rows))
+        labelled = torch.zeros_like(everything, dtype=torch.bool)
+        if rows.y is not None:
+            labelled = rows.y >= 0
+        unlabelled = everything[~labelled]
+        if len(unlabelled) <= limit:
+            return everything
+        drawn = uniform_order(len(unlabelled), self.regularizer_generator)[:limit]
+        return torch.cat([everything[labelled], unlabelled[drawn]])
 
     def _epoch(
         self,

@@ -48,7 +48,7 @@ def swap(x: Tensor, generator: Generator, *, rate: float, marginals: Tensor) -> 
     uniform = torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype)
     swapped = uniform < rate
     # Given that it is below the rate, uniform / rate is again uniform on [0, 1).
-    index = ((uniform / rate).clamp_max(1) * q).long().clamp(0, q - 1)
+    index = (uniform * (q / rate)).clamp_max(q - 1).long()
     return torch.where(swapped, marginals.gather(0, index), x)
 
 
@@ -88,7 +88,8 @@ def draw_views(
     generator: Generator,
 ) -> Tensor:
     """Draw views of each row of a batch, (n, V, d)."""
-    return torch.stack([augment(x, generator) for _ in range(n_views)], dim=1)
+    views = augment(x.repeat_interleave(n_views, dim=0), generator)
+    return views.unflatten(0, (len(x), n_views))
 
 
 def draw_views_by_row(

@@ -93,7 +93,7 @@ def entropic_relaxation(
     """
     cost = _costs(points, centers, temperature, prior)
     free_energy = -temperature * (-cost / temperature).logsumexp(dim=1)  # (n,)
-    return mean(free_energy, sample_weight)
+    return mean(points.square().sum(dim=1) + free_energy, sample_weight)
 
 
 def spectral_subspace(
@@ -245,8 +245,8 @@ def _weighted(rows: Tensor, sample_weight: Tensor | None) -> Tensor:
 def _costs(
     points: Tensor, centers: Tensor, temperature: float, prior: Tensor | None
 ) -> Tensor:
-    """Return ‖m_i - c_k‖² - τ log p_ik, +inf where a cluster has no share, (n, K)."""
-    squared = squared_distances(points, centers)
+    """Return ‖m_i - c_k‖² - ‖m_i‖² - τ log p_ik, +inf without a share, (n, K)."""
+    costs = centers.square().sum(dim=1) - 2 * pairwise_products(points, centers)
     if prior is None:
-        return squared
-    return torch.where(prior > 0, squared - temperature * prior.log(), math.inf)
+        return costs
+    return torch.where(prior > 0, costs - temperature * prior.log(), math.inf)

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from skcl._blocks import mean, pairwise_products, summed_products
+from skcl._pairs import log_partition, sum_over_others_of_class, sum_over_own_views
 
 
 def _declare(*, uses_y: bool, discrepancy_weight: Callable[[float], float]) -> Callable:
@@ -84,16 +85,11 @@ def infonce(
     >>> round(infonce(z, temperature=1.0).item(), 4)
     -0.7805
     """
-    V = z.shape[1]
-    if V < 2:
+    if z.shape[1] < 2:
         return _nothing(z)
-    anchors = z.flatten(0, 1)  # (nV, d)
-    weight = _repeat(_relative(sample_weight), V)
-    similarity = pairwise_products(anchors, anchors) / temperature
-    positive = _mean_positive(z) / temperature
-    other = ~torch.eye(len(anchors), dtype=torch.bool, device=z.device)
-    partition = _log_mean_exp(similarity, other, weight)
-    return mean(partition - positive.flatten(), weight)
+    w = _relative(sample_weight)
+    partition = _log_mean_exp(z, temperature, w)
+    return mean(partition - _mean_positive(z) / temperature, w)
 
 
 @_declare(uses_y=True, discrepancy_weight=lambda temperature: 1 / temperature)
@@ -145,25 +141,10 @@ def supcon(
     """
     if y is None:
         return infonce(z, temperature, sample_weight=sample_weight)
-    n, V, _ = z.shape
-    if n * V < 2:
-        return _nothing(z)
-    anchors = z.flatten(0, 1)  # (nV, d)
-    weight = _repeat(_relative(sample_weight), V)
-    similarity = pairwise_products(anchors, anchors) / temperature
-    own = -1 - torch.arange(n, device=z.device)  # a label that no other row has
-    label = torch.where(y >= 0, y, own).repeat_interleave(V)
-    other = ~torch.eye(n * V, dtype=torch.bool, device=z.device)
-    is_positive = (label[:, None] == label) & other
-    is_negative = ((label[:, None] < 0) | (label >= 0)) & other
-    # A labelled view alone among unlabelled ones has no positive, and is not counted.
-    is_negative |= other & ~is_negative.any(dim=1, keepdim=True)
-    n_positive = _times(is_positive, weight).sum(dim=1)  # with weights, their sum
-    counted = n_positive > 0
-    positive = _times(torch.where(is_positive, similarity, 0), weight).sum(dim=1)
-    partition = _log_mean_exp(similarity, is_negative, weight)
-    per_anchor = partition - positive / torch.where(counted, n_positive, 1)
-    return _mean_of_counted(per_anchor, counted, weight)
+    w = _relative(sample_weight)
+    partition = _log_mean_exp(z, temperature, w, closed=y >= 0)
+    positive, counted = _mean_over_class(z, y, w)
+    return _mean_of_counted(partition - positive / temperature, counted, w)
 
 
 @_declare(uses_y=False, discrepancy_weight=lambda temperature: 2.0)
@@ -213,7 +194,7 @@ def spectral(
     if V < 2:
         return _nothing(z)
     w = _relative(sample_weight)
-    loss = -2 * mean(_mean_positive(z).mean(dim=1), w)
+    loss = -2 * mean(_mean_positive(z), w)
     if n == 1:
         return loss
     if w is None:
@@ -370,18 +351,55 @@ LOSSES = {
 
 
 def _mean_positive(z: Tensor) -> Tensor:
-    """Mean similarity of each anchor to the other views of its row, (n, V)."""
-    total = (z @ z.sum(dim=1, keepdim=True).mT).squeeze(-1)
-    return (total - z.square().sum(dim=-1)) / (z.shape[1] - 1)
+    """Return the mean similarity of two different views of each row, (n,)."""
+    V = z.shape[1]
+    return sum_over_own_views(z) / (V * (V - 1))
 
 
-def _log_mean_exp(similarity: Tensor, counted: Tensor, weight: Tensor | None) -> Tensor:
-    """Return log mean_b exp(similarity_ab) over the b that count for each a, (m,)."""
-    total = _times(counted, weight).sum(dim=1).to(similarity.dtype)
-    if weight is not None:
-        similarity = similarity + weight.log()
-    counted = similarity.masked_fill(~counted, -torch.inf)
-    return counted.logsumexp(dim=1) - total.log()
+def _mean_over_class(z: Tensor, y: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the mean similarity of each row's views to their positives, (n,).
+
+    And whether the row has any positive: the other views of the row, and, of a
+    labelled row, all views of the other rows of its class.
+    """
+    V = z.shape[1]
+    weight = torch.ones_like(z[:, 0, 0]) if w is None else w
+    total = z.sum(dim=1)
+    # A last column counts the views.
+    sums = torch.cat([total, torch.full_like(total[:, :1], V)], dim=1)
+    others = sum_over_others_of_class(weight[:, None] * sums, y)  # (n, d + 1)
+    n_positive = (V - 1) * weight + others[:, -1]
+    sum_positive = weight * sum_over_own_views(z) + (total * others[:, :-1]).sum(dim=1)
+    counted = n_positive > 0
+    return sum_positive / torch.where(counted, V * n_positive, 1), counted
+
+
+def _log_mean_exp(
+    z: Tensor, temperature: float, w: Tensor | None, closed: Tensor | None = None
+) -> Tensor:
+    """Return the mean over each row's views of log mean_b exp(z_a·z_b / t), (n,).
+
+    The mean over b is that over the other anchors; of a `closed` row (n,), over those
+    of closed rows. A row with none has -inf.
+    """
+    n, V, _ = z.shape
+    partition = log_partition(
+        z.flatten(0, 1), temperature, _repeat(w, V), _repeat(closed, V)
+    )
+    partition = partition.unflatten(0, (n, V)).mean(dim=1)
+    if w is None and closed is None:
+        return partition - math.log(n * V - 1)
+    w = torch.ones_like(z[:, 0, 0]) if w is None else w
+    mass = _mass_of_others(w, V)
+    if closed is not None:
+        mass_of_closed = _mass_of_others(torch.where(closed, w, 0), V)
+        mass = torch.where(closed, mass_of_closed, mass)
+    return partition - mass.log()
+
+
+def _mass_of_others(w: Tensor, V: int) -> Tensor:
+    """Return the weight of all views but one of row i, for each i, (n,)."""
+    return V * _sum_of_others(w) + (V - 1) * w
 
 
 def _mean_of_counted(values: Tensor, counted: Tensor, weight: Tensor | None) -> Tensor:
@@ -418,9 +436,9 @@ def _relative(sample_weight: Tensor | None) -> Tensor | None:
     return None if sample_weight is None else sample_weight / sample_weight.max()
 
 
-def _repeat(w: Tensor | None, V: int) -> Tensor | None:
+def _repeat(x: Tensor | None, V: int) -> Tensor | None:
     """Give each view what its row has, (nV,)."""
-    return None if w is None else w.repeat_interleave(V)
+    return None if x is None else x.repeat_interleave(V)
 
 
 def _times(x: Tensor, w: Tensor | None) -> Tensor:

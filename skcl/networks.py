@@ -103,13 +103,20 @@ class ContrastiveNetwork(nn.Module):
     def embed(self, x: Tensor) -> Tensor:
         """Return the embedding, (n, n_components)."""
         if self.training and self.whole_batches:
-            return self.backbone(self.columns(x))
-        return apply_in_blocks(lambda rows: self.backbone(self.columns(rows)), x)
+            return self._embed(x)
+        return apply_in_blocks(self._embed, x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return unit vectors, (n, projection_dim); a zero vector stays zero."""
-        projected = apply_in_blocks(self.head, self.embed(x))
-        return nn.functional.normalize(projected, dim=-1, eps=1e-6)
+        if self.training and self.whole_batches:
+            return apply_in_blocks(self._project, self._embed(x))
+        return apply_in_blocks(lambda rows: self._project(self._embed(rows)), x)
+
+    def _embed(self, x: Tensor) -> Tensor:
+        return self.backbone(self.columns(x))
+
+    def _project(self, embedded: Tensor) -> Tensor:
+        return nn.functional.normalize(self.head(embedded), dim=-1, eps=1e-6)
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,7 @@ def _layers(sizes: Sequence[int], generator: Generator | None) -> Iterator[nn.Mo
             # Of one or two units the normalization leaves no more than a sign.
             if n_in > 2:
                 yield nn.LayerNorm(n_in, elementwise_affine=False)
-            yield nn.ReLU()
+            yield nn.ReLU(inplace=True)  # of what no other layer's backward needs
         yield _linear(n_in, n_out, generator)
 
 

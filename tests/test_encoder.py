@@ -201,8 +201,43 @@ def test_the_regularizer_starts_each_epoch_from_where_the_rows_are(rows, make_en
     assert all((change > 0).all() for change in changes)  # every row's, every epoch
 
 
+class FromSome(BaseEstimator):
+    """A regularizer that wants few unlabelled rows, and records what it is given."""
+
+    max_unlabelled = 20
+
+    def start(self, means, generator, y=None):
+        self.starts = [*getattr(self, "starts", ()), (means, y)]
+        return len(means)
+
+    def penalty(self, means, state, y=None, rows=None):
+        assert rows.max() < state
+        self.places = [*getattr(self, "places", ()), rows]
+        return means.square().sum(dim=1).mean()
+
+
+@pytest.mark.parametrize("loss", ["infonce", "supcon"])
+def test_an_epoch_starts_from_labelled_rows_and_a_draw_of_the_others(
+    loss, rows, make_encoder
+):
+    y = np.where(np.arange(120) < 30, np.arange(120) % 2, -1)
+    encoder = make_encoder(loss=loss, regularizer=FromSome(), max_iter=3)
+    starts = encoder.fit(rows, y).regularizer_.starts
+    n_labelled = 30 if loss == "supcon" else 0
+    assert [len(means) for means, _ in starts] == [n_labelled + 20] * 3
+    if loss == "supcon":
+        assert all((labels >= 0).sum() == 30 for _, labels in starts)
+    assert not torch.equal(starts[0][0], starts[1][0])
+    # Each of these rows finds its place once an epoch.
+    for epoch in range(3):
+        places = torch.cat(encoder.regularizer_.places[2 * epoch : 2 * epoch + 2])
+        seen = places[places >= 0].sort().values
+        assert torch.equal(seen, torch.arange(n_labelled + 20))
+        assert len(places) == 120
+
+
 def fit_recorded(encoder, X):
-    """Return the first column of each batch of each view drawn in training."""
+    """Return the first column of the views of each batch drawn in training."""
     batches = []
 
     def record(x, generator):
@@ -225,8 +260,9 @@ def fit_recorded(encoder, X):
 
 def test_every_epoch_visits_each_row_once_in_an_order_of_its_own(rows, make_encoder):
     encoder = make_encoder(max_iter=3, batch_size=50, n_views=3)
-    firsts = fit_recorded(encoder, rows)[::3]  # of three views each
-    assert [len(batch) for batch in firsts] == [40] * 9
+    views = fit_recorded(encoder, rows)
+    assert [len(batch) for batch in views] == [3 * 40] * 9
+    firsts = [batch[::3] for batch in views]  # of three views each
     orders = [torch.cat(firsts[i : i + 3]) for i in (0, 3, 6)]
     for order in orders:
         assert torch.equal(order.sort().values, orders[0].sort().values)

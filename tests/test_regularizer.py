@@ -9,6 +9,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
+from torch.nn.functional import normalize
 
 from skcl import RelaxedKMeansRegularizer
 from skcl.clustering import assign, spectral_relaxation
@@ -143,6 +144,25 @@ def test_classes_seed_centers_and_the_rest_is_for_unlabelled_rows():
     of_class = [X[y == k].mean(axis=0) for k in (0, 1)]
     np.testing.assert_allclose(state.centers[:2], of_class)
     np.testing.assert_allclose(state.centers[2], X[blob == 2].mean(axis=0), atol=0.05)
+
+
+def test_rows_that_the_epoch_did_not_start_from_have_a_prior_by_their_label_alone():
+    regularizer = RelaxedKMeansRegularizer(3, n_neighbors=3)
+    points = normalize(torch.randn(30, 4, generator=generator()), dim=1)
+    y = torch.arange(30) % 4 - 1
+    y[y == 2] = -1
+    state = regularizer.start(points, generator(), y)
+    rows = torch.arange(30)
+    rows[::2] = -1
+    places = [None if row < 0 else row[None] for row in rows]
+    each = [
+        regularizer.penalty(points[[i]], state, y[[i]], place)
+        for i, place in enumerate(places)
+    ]
+    others = regularizer.penalty(points, state, y)
+    value = regularizer.penalty(points, state, y, rows)
+    torch.testing.assert_close(value, torch.stack(each).mean())
+    assert not torch.isclose(value, others)
 
 
 def test_an_unlabelled_row_goes_where_labels_reach_it():

@@ -177,16 +177,19 @@ def test_weights_enter_the_marginal_law():
 
 
 def test_a_heavy_row_is_learned_best(make_encoder):
-    """Two groups of rows; the one of weight 1e-6 is learned as if it were absent."""
+    """Two groups of rows, one of them of weight 1e-6: on the mean of several seeds."""
     rng = np.random.RandomState(0)
     X = np.where(np.arange(200)[:, None] < 100, [[5, 0, 0, 0]], [[0, 5, 0, 0]])
     X = X + rng.normal(size=(200, 4))
-    scores = []
+    mean = {}
     for light in (1e-6, 1.0):
         weight = np.where(np.arange(200) < 100, 1.0, light)
-        encoder = make_encoder(max_iter=30).fit(X, sample_weight=weight)
-        scores.append(encoder.score(X[:100]))
-    assert scores[0] > scores[1] + 0.05
+        scores = []
+        for seed in range(6):
+            encoder = make_encoder(max_iter=30, random_state=seed)
+            scores.append(encoder.fit(X, sample_weight=weight).score(X[:100]))
+        mean[light] = np.mean(scores)
+    assert mean[1e-6] > mean[1.0] + 0.05
 
 
 @EVERY_LOSS
