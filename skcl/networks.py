@@ -59,7 +59,7 @@ class ColumnEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, n_outputs)."""
         numbers = x[:, self.numeric] if self.categorical else x
-        parts = [torch.where(numbers.isnan(), 0.0, numbers)]
+        parts = [numbers.nan_to_num(0.0)]  # none is infinite
         if self.missing_indicator:
             parts.append(x[:, self.missing_indicator].isnan().to(x.dtype))
         for j, vectors in zip(self.categorical, self.vectors, strict=True):
@@ -116,7 +116,9 @@ class ContrastiveNetwork(nn.Module):
         return self.backbone(self.columns(x))
 
     def _project(self, embedded: Tensor) -> Tensor:
-        return nn.functional.normalize(self.head(embedded), dim=-1, eps=1e-6)
+        projected = self.head(embedded)
+        square = torch.linalg.vecdot(projected, projected)[:, None]
+        return projected * square.clamp_min(1e-12).rsqrt()
 
 
 @dataclass(frozen=True)

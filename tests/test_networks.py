@@ -6,6 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from skcl.augmentations import swap
+from skcl.clustering import entropic_relaxation
+from skcl.losses import LOSSES
 from skcl.networks import Architecture, ColumnEmbedding, ContrastiveNetwork, mlp
 
 
@@ -60,3 +63,23 @@ def test_initial_weights_are_uniform_in_the_inverse_root_of_the_fan_in():
     weight = mlp((100, 400), generator())[0].weight
     assert weight.abs().max() <= 0.1
     assert weight.std().item() == pytest.approx(0.1 / 3**0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", ["infonce", "spectral", "logistic"])
+def test_a_training_step_stays_on_its_device(loss, weighted):
+    """On a device without values: nothing is made on another, and none is read.
+
+    But by "supcon", which counts labelled rows to cut its tiles.
+    """
+    meta = {"device": "meta"}
+    architecture = Architecture([0] * 3 + [5], [1], 8, 6, (16,), "mlp")
+    network = architecture.build(generator()).to("meta")
+    x, marginals = torch.empty(600, 4, **meta), torch.empty(50, 4, **meta)
+    w = torch.empty(600, **meta) if weighted else None
+    views = swap(x.repeat_interleave(2, dim=0), None, rate=0.3, marginals=marginals)
+    z = network(views).unflatten(0, (600, 2))
+    centers, prior = torch.empty(5, 6, **meta), torch.empty(600, 5, **meta)
+    penalty = entropic_relaxation(z.mean(dim=1), centers, 0.1, prior, w)
+    (LOSSES[loss](z, 0.2, None, w) + penalty).backward()
+    assert all(p.grad.device.type == "meta" for p in network.parameters())
