@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from skcl._optimizer import AdamW
+
 # In bytes. The C library of Linux keeps no blocks of 32 MiB or more.
 LARGEST_KEPT = 2**25 - 2**16
 
@@ -106,22 +108,19 @@ def weights_to_numpy(module: nn.Module) -> dict[str, np.ndarray]:
     return {name: to_numpy(value) for name, value in module.state_dict().items()}
 
 
-def optimizer_to_numpy(optimizer: torch.optim.Optimizer) -> dict[int, dict]:
+def optimizer_to_numpy(optimizer: AdamW) -> dict[str, list[np.ndarray]]:
     """Return what an optimizer keeps of each parameter, as arrays."""
     return {
-        index: {name: to_numpy(value) for name, value in kept.items()}
-        for index, kept in optimizer.state_dict()["state"].items()
+        name: [to_numpy(value) for value in kept]
+        for name, kept in optimizer.state_dict().items()
     }
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[int, dict]) -> None:
+def load_optimizer(optimizer: AdamW, state: dict[str, list[np.ndarray]]) -> None:
     """Put arrays from :func:`optimizer_to_numpy` into an optimizer."""
-    tensors = {
-        index: {name: torch.tensor(value) for name, value in kept.items()}
-        for index, kept in state.items()
-    }
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": tensors, "param_groups": groups})
+    optimizer.load_state_dict(
+        {name: [torch.tensor(value) for value in kept] for name, kept in state.items()}
+    )
 
 
 def load_weights(module: nn.Module, weights: dict[str, np.ndarray]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
-from torch.optim import Optimizer
 from tqdm import tqdm
 
 from skcl._blocks import mean
+from skcl._optimizer import AdamW
 from skcl._sampling import uniform_order
 from skcl._torch import (
     generator_to_numpy,
@@ -105,7 +105,7 @@ class Stopping:
     best: list[dict] | None = None
     n_without_gain: int = 0
 
-    def observe(self, score: float, *learned: nn.Module | Optimizer) -> bool:
+    def observe(self, score: float, *learned: nn.Module | AdamW) -> bool:
         """Keep what is learned if it is the best so far; return whether to stop."""
         gained = score > self.best_score + self.tol
         self.n_without_gain = 0 if gained else self.n_without_gain + 1
@@ -114,7 +114,7 @@ class Stopping:
             self.best = [deepcopy(part.state_dict()) for part in learned]
         return self.n_without_gain >= self.n_iter_no_change
 
-    def restore(self, *learned: nn.Module | Optimizer) -> None:
+    def restore(self, *learned: nn.Module | AdamW) -> None:
         """Put the best back, if there is one."""
         if self.best is not None:
             for part, state in zip(learned, self.best, strict=True):
@@ -154,7 +154,7 @@ class Progress:
 
     history: History = field(default_factory=History)
     share: float = 0.0  # of max_iter, by which the regularizer sets in
-    optimizer: dict[int, dict[str, np.ndarray]] | None = None
+    optimizer: dict[str, list[np.ndarray]] | None = None
     generators: list[tuple[int, np.ndarray]] = field(default_factory=list)
 
 
@@ -185,12 +185,7 @@ class Trainer:
         self.batch_size = batch_size
         self.generator = generator
         self.regularizer_generator = regularizer_generator
-        self.optimizer = torch.optim.AdamW(
-            network.parameters(),
-            lr=learning_rate,
-            weight_decay=weight_decay,
-            fused=generator.device.type in ("cpu", "cuda"),
-        )
+        self.optimizer = AdamW(network.parameters(), learning_rate, weight_decay)
         self.progress = Progress()
 
     def resume(self, progress: Progress) -> None:
@@ -309,7 +304,7 @@ class Trainer:
         z = self._embed_views(batch.x)
         contrastive, penalty = self.objective.parts(z, batch, state)
         loss = contrastive + weight * penalty if weight else contrastive
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         # By its share, the mean over the batches is that over the rows.
         (batch.share() * loss).backward()
         self.optimizer.step()

