@@ -176,8 +176,8 @@ class Linear(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, generator: Generator | None):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(n_out, n_in))
-        self.bias = nn.Parameter(torch.empty(n_out))
+        self.weight = nn.Parameter(torch.empty(n_out, n_in, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.empty(n_out, dtype=torch.float32))
         if generator is not None:
             with torch.no_grad():
                 for parameter in self.parameters():
