@@ -158,7 +158,7 @@ class Model:
             n = len(rows)
             if n < BLOCK:
                 rows = nn.functional.pad(rows, (0, 0, 0, BLOCK - n))
-            outputs = function(rows.to(self.device))[:n].cpu().numpy()
+            outputs = function(rows.to(self.device))[:n].float().cpu().numpy()
             if not np.isfinite(outputs).all():
                 raise ValueError(
                     "The network's output is not finite: its values overflow."

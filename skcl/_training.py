@@ -75,10 +75,18 @@ class Objective:
 
     def start(self, points: Tensor, generator: Generator, rows: Batch) -> Any:
         """Return what the penalty is measured from in the next epoch."""
-        return self.regularizer.start(points, generator, rows.y, **rows.weighted())
+        with torch.autocast(points.device.type, enabled=False):
+            return self.regularizer.start(points, generator, rows.y, **rows.weighted())
 
     def parts(self, z: Tensor, rows: Batch, state: Any) -> tuple[Tensor, Tensor]:
-        """Return the contrastive loss and the penalty of views z (n, V, d)."""
+        """Return the contrastive loss and the penalty of views z (n, V, d).
+
+        A caller's autocast is for the network alone.
+        """
+        with torch.autocast(z.device.type, enabled=False):
+            return self._parts(z, rows, state)
+
+    def _parts(self, z: Tensor, rows: Batch, state: Any) -> tuple[Tensor, Tensor]:
         weighted = rows.weighted()
         contrastive = self.loss(z, self.temperature, rows.y, **weighted)
         if self.regularizer is None:

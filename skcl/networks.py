@@ -115,7 +115,7 @@ class ContrastiveNetwork(nn.Module):
         return self.backbone(self.columns(x))
 
     def _project(self, embedded: Tensor) -> Tensor:
-        projected = self.head(embedded)
+        projected = self.head(embedded).float()  # also of a caller's autocast
         square = torch.linalg.vecdot(projected, projected)[:, None]
         return projected * square.clamp_min(1e-12).rsqrt()
 
