@@ -1,7 +1,7 @@
 """Train on a GPU what benchmarks.speed trains on the CPU, and compare the results.
 
-It prints the time of a step on the CPU, on the GPU, and there with products in bfloat16;
-and how far the embeddings that one fitted encoder makes on both lie apart.
+It prints the time of a step on the CPU, on the GPU, and there with products in
+bfloat16; and how far the embeddings that one fitted encoder makes on both lie apart.
 """
 
 import pickle

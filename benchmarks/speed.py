@@ -378,7 +378,7 @@ def losses(repetitions, threads):
             turns = take_turns(runs, min(repetitions, 3))
             cells.append(ratios(turns, "full", name))
         yield f"| {n:,} | {' | '.join(cells)} |"
-    yield "\nPeak memory of loss and gradient beside the views, in GiB, and of the full matrix:\n"
+    yield "\nPeak memory beside the views, in GiB (and that of the full matrix):\n"
     yield f"| anchors | {' | '.join(FULL_MATRIX)} |"
     yield "|---" * 4 + "|"
     for n in (16_384, 65_536):

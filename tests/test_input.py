@@ -406,6 +406,20 @@ def test_tiny_corruption_rate(rows, make_encoder):
     assert np.isfinite(make_encoder(corruption_rate=1e-30).fit_transform(rows)).all()
 
 
+@pytest.mark.parametrize("loss", ["infonce", "supcon", "spectral", "logistic"])
+def test_a_callers_autocast_is_for_the_network_alone(loss, rows, make_encoder):
+    y = np.arange(len(rows)) % 3 - 1
+    losses = []
+    for enabled in (False, True):
+        encoder = make_encoder(loss=loss, regularizer=RelaxedKMeansRegularizer(3))
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            encoder.fit(rows, y)
+            assert encoder.transform(rows).dtype == np.float32
+        losses.append(encoder.loss_curve_[0])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], abs=0.1)
+
+
 def test_the_callers_torch_settings_do_not_matter(rows, make_encoder):
     regularizer = RelaxedKMeansRegularizer(2)
     expected = make_encoder(regularizer=regularizer).fit_transform(rows)
