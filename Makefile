@@ -18,7 +18,7 @@ PEERS_PIP := $(PEERS)/bin/python -m pip install -c benchmarks/peers.txt
 # as there are two test processes.
 TEST_ENV := SCIPY_ARRAY_API=1 OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: help demo test test-oldest test-pandas-3 quality lint format clean
+.PHONY: help demo test test-oldest test-pandas-3 quality speed lint format clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,10 @@ quality: $(PEERS)/.installed  ## Compare with peers on real tables; takes hours,
 	$(PEERS)/bin/python -m benchmarks.quality run --jobs 2
 	$(PEERS)/bin/python -m benchmarks.quality run --jobs 2 --final
 	$(PEERS)/bin/python -m benchmarks.quality report
+
+speed: $(PEERS)/.installed  ## Compare the speed with peers and with the machine's limit
+	$(PEERS)/bin/python -m benchmarks.speed --threads 1
+	$(PEERS)/bin/python -m benchmarks.speed --threads 2
 
 lint: $(INSTALLED)  ## Check style and format
 	$(BIN)/ruff check

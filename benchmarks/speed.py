@@ -430,10 +430,8 @@ def transform_run(n_rows):
 
     def floor():
         for rows in torch.from_numpy(X).split(512):
-            m, layers = (
-                len(rows),
-                zip([rows, *inputs[:-1]], weights, outputs, strict=True),
-            )
+            m = len(rows)
+            layers = zip([rows, *inputs[:-1]], weights, outputs, strict=True)
             for x, weight, output in layers:
                 torch.mm(x[:m], weight.T, out=output[:m])
         return 1, None

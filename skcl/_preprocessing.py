@@ -74,12 +74,13 @@ class Preprocessor:
 
     def encode(self, rows: Rows, first_row: int = 0) -> np.ndarray:
         """Return the block of rows; errors count rows from first_row."""
+        if not self.categories:
+            return self.numbers.standardize(rows.numbers, first_row)
         x = np.empty((len(rows), len(self.n_codes)), dtype=np.float32)
         with config_context(transform_output="default"):
             if self.numbers:
                 x[:, self.numeric] = self.numbers.standardize(rows.numbers, first_row)
-            if self.categories:
-                x[:, self.categorical] = self.categories.encode(rows.categories)
+            x[:, self.categorical] = self.categories.encode(rows.categories)
         return x
 
     def impute(self, rows: Rows, x: np.ndarray) -> np.ndarray:
@@ -173,17 +174,22 @@ class Numbers:
 
     def standardize(self, X: np.ndarray, first_row: int) -> np.ndarray:
         """Return float32; refuse a value too large for the network."""
+        center, spread = (scaler for _, scaler in self.scaler.steps)
         with np.errstate(over="ignore"):  # refused below
-            scaled = self.scaler.transform(X.astype(np.float64, copy=False))
-        far = np.abs(scaled) >= MAX_DEVIATION
-        if far.any():
-            row, j = np.argwhere(far)[0]
+            # As scikit-learn would, without a check and a copy of each.
+            scaled = X - center.mean_
+            scaled -= spread.mean_
+            scaled /= spread.scale_
+        if np.fmax.reduce(np.abs(scaled), axis=None) >= MAX_DEVIATION:
+            row, j = np.argwhere(np.abs(scaled) >= MAX_DEVIATION)[0]
             raise ValueError(
                 f"Column {self.names[j]!r}, row {first_row + row}: {X[row, j]} lies "
                 f"{abs(scaled[row, j]):.3g} standard deviations from the mean of the "
                 f"training rows; below {MAX_DEVIATION:.0e} is allowed."
             )
-        scaled[np.isnan(scaled)] = np.nan  # of one sign: views are drawn by the bytes
+        missing = np.isnan(scaled)
+        if missing.any():
+            scaled[missing] = np.nan  # of one sign: views are drawn by the bytes
         return scaled.astype(np.float32)
 
 

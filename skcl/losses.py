@@ -11,6 +11,9 @@ With ``sample_weight`` (n,) a view counts in every mean, as anchor, positive or
 negative, with the weight of its row. Only ratios matter: w stands for weights that are
 positive, of the dtype of z, without a gradient, and at least 1e-30 of the largest.
 
+The memory of "infonce", "supcon" and "spectral" grows with the number of anchors, that
+of "logistic" with its square.
+
 Two attributes tell a trainer what to do with a loss:
 
 - ``uses_y``: whether it reads ``y`` (n,), integer classes with -1 for an unlabelled
