@@ -39,7 +39,7 @@ def main():
                 ("GPU", "cuda", nullcontext()),
                 ("GPU, bfloat16", "cuda", torch.autocast("cuda", torch.bfloat16)),
             ):
-                fit(X[:1000], batch_size, device, nullcontext())  # to warm up
+                fit(X[:1000], batch_size, device, context)  # to warm up
                 encoder, seconds = fit(X, batch_size, device, context)
                 loss = encoder.history_["contrastive"][-1]
                 print(

@@ -97,9 +97,10 @@ class ContrastiveEncoder(
         How a view is drawn of a row. "swap" replaces values by draws from their
         columns, a category as a whole; "noise" adds Gaussian noise to numbers; "auto"
         is "swap". A callable has the signature ``augmentation(x, generator) -> view``,
-        of tensors of rows, and draws the view of each row by itself: it is also called
-        on single rows. The columns of x are those of X: numbers are standardized, NaN
-        where missing, and categories are codes.
+        of tensors of rows, and draws the view of each row by itself. It is called with
+        a batch in which each row comes n_views times, and on single rows. The columns
+        of x are those of X: numbers are standardized, NaN where missing, and categories
+        are codes.
     corruption_rate : float, default=0.3
         For "swap", the probability with which a value is replaced, at most 1; for
         "noise", the standard deviation, in standard deviations of the column.

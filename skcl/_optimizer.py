@@ -39,11 +39,7 @@ class AdamW:
         self.parameters = list(parameters)
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
-        self.state = {
-            "mean": [torch.zeros_like(p.data) for p in self.parameters],
-            "square": [torch.zeros_like(p.data) for p in self.parameters],
-            "n_steps": [p.data.new_zeros(()) for p in self.parameters],
-        }
+        self.state: dict[int, dict[str, Tensor]] = {}  # from the first gradient on
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -53,18 +49,31 @@ class AdamW:
     @torch.no_grad()
     def step(self) -> None:
         """Move each parameter that has a gradient."""
-        moved = [i for i, p in enumerate(self.parameters) if p.grad is not None]
-        mean, square, n_steps = (
-            [kept[i] for i in moved] for kept in self.state.values()
-        )
+        moved = {
+            i: parameter
+            for i, parameter in enumerate(self.parameters)
+            if parameter.grad is not None
+        }
+        for i, parameter in moved.items():
+            if parameter.grad.layout != torch.strided:
+                raise ValueError(
+                    "A gradient is sparse: the backbone must have dense ones."
+                )
+            if i not in self.state:
+                self.state[i] = {
+                    "mean": torch.zeros_like(parameter),
+                    "square": torch.zeros_like(parameter),
+                    "n_steps": parameter.new_zeros(()),
+                }
+        states = [self.state[i] for i in moved]
         adamw(
-            [self.parameters[i] for i in moved],
-            [self.parameters[i].grad for i in moved],
-            mean,
-            square,
+            list(moved.values()),
+            [parameter.grad for parameter in moved.values()],
+            [state["mean"] for state in states],
+            [state["square"] for state in states],
             [],
-            n_steps,
-            fused=all(p.device.type in ("cpu", "cuda") for p in self.parameters),
+            [state["n_steps"] for state in states],
+            fused=all(p.device.type in ("cpu", "cuda") for p in moved.values()),
             amsgrad=False,
             beta1=BETA1,
             beta2=BETA2,
@@ -74,12 +83,16 @@ class AdamW:
             maximize=False,
         )
 
-    def state_dict(self) -> dict[str, list[Tensor]]:
-        """Return what is kept of each parameter, not copied."""
+    def state_dict(self) -> dict[int, dict[str, Tensor]]:
+        """Return what is kept of each parameter, by its position; not copied."""
         return self.state
 
-    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
+    def load_state_dict(self, state: dict[int, dict[str, Tensor]]) -> None:
         """Go on from what :meth:`state_dict` returned."""
-        for name, tensors in state.items():
-            for kept, tensor in zip(self.state[name], tensors, strict=True):
-                kept.copy_(tensor)
+        self.state = {
+            i: {
+                name: tensor.to(self.parameters[i].device, copy=True)
+                for name, tensor in kept.items()
+            }
+            for i, kept in state.items()
+        }

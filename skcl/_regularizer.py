@@ -205,8 +205,8 @@ class RelaxedKMeansRegularizer(
         self.device = device
         self.random_state = random_state
 
-    # An encoder passes the labelled rows and at most so many others, drawn anew in each
-    # epoch: the centers need no more, and the neighbors' graph grows with the square.
+    # An encoder passes the labelled rows and at most so many others, drawn once in a
+    # fit: the centers need no more, and the neighbors' graph grows with the square.
     max_unlabelled = 4096
 
     def start(self, points, generator, y=None, sample_weight=None):

@@ -108,18 +108,21 @@ def weights_to_numpy(module: nn.Module) -> dict[str, np.ndarray]:
     return {name: to_numpy(value) for name, value in module.state_dict().items()}
 
 
-def optimizer_to_numpy(optimizer: AdamW) -> dict[str, list[np.ndarray]]:
+def optimizer_to_numpy(optimizer: AdamW) -> dict[int, dict[str, np.ndarray]]:
     """Return what an optimizer keeps of each parameter, as arrays."""
     return {
-        name: [to_numpy(value) for value in kept]
-        for name, kept in optimizer.state_dict().items()
+        index: {name: to_numpy(value) for name, value in kept.items()}
+        for index, kept in optimizer.state_dict().items()
     }
 
 
-def load_optimizer(optimizer: AdamW, state: dict[str, list[np.ndarray]]) -> None:
+def load_optimizer(optimizer: AdamW, state: dict[int, dict[str, np.ndarray]]) -> None:
     """Put arrays from :func:`optimizer_to_numpy` into an optimizer."""
     optimizer.load_state_dict(
-        {name: [torch.tensor(value) for value in kept] for name, kept in state.items()}
+        {
+            index: {name: torch.tensor(value) for name, value in kept.items()}
+            for index, kept in state.items()
+        }
     )
 
 

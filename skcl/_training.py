@@ -20,6 +20,7 @@ from skcl._torch import (
     keep_freed_memory,
     load_generator,
     load_optimizer,
+    make_generator,
     optimizer_to_numpy,
 )
 from skcl.augmentations import draw_views
@@ -162,7 +163,7 @@ class Progress:
 
     history: History = field(default_factory=History)
     share: float = 0.0  # of max_iter, by which the regularizer sets in
-    optimizer: dict[str, list[np.ndarray]] | None = None
+    optimizer: dict[int, dict[str, np.ndarray]] | None = None
     generators: list[tuple[int, np.ndarray]] = field(default_factory=list)
 
 
@@ -225,6 +226,7 @@ class Trainer:
         keep_freed_memory()
         progress, history = self.progress, self.progress.history
         order = order or partial(uniform_order, len(rows))
+        rows = self._with_places(rows)
         if stopping is not None and history.contrastive:
             self._observe_beginning(stopping, rows)
         # A bar that is not shown would still start a thread.
@@ -233,7 +235,7 @@ class Trainer:
             done = (len(history.contrastive) + 1) / max_iter
             progress.share = max(progress.share, done)
             weight = self.objective.weight_at(progress.share)
-            state, rows = self._start(rows)
+            state = self._start(rows)
             parts, shares = self._epoch(rows, order, state, weight)
             history.append(parts, shares, weight)
             if watch is not None:
@@ -257,35 +259,37 @@ class Trainer:
         """Let early stopping return to the weights that training goes on from."""
         weight = self.objective.weight_at(self.progress.share)
         if weight == self.objective.weight:
-            state, _ = self._start(rows)
+            state = self._start(rows)
             score = self._validation_score(stopping.views, state, weight)
             stopping.observe(score, self.network, self.optimizer)
 
-    def _start(self, rows: Batch) -> tuple[Any, Batch]:
-        """Return what the penalty is measured from, and rows that know their place."""
+    def _start(self, rows: Batch) -> Any:
+        """Return what the penalty is measured from, if there is one."""
         if self.objective.regularizer is None:
-            return None, rows
-        seen = self._starting_rows(rows)
-        place = torch.full_like(rows.x[:, 0], -1, dtype=torch.int64)
-        place[seen] = torch.arange(len(seen), device=place.device)
+            return None
+        rows = rows[rows.index >= 0]
         with torch.no_grad():
             self.network.eval()
-            points = self.network(rows.x[seen])
-        state = self.objective.start(points, self.regularizer_generator, rows[seen])
-        return state, replace(rows, index=place)
+            points = self.network(rows.x)
+        return self.objective.start(points, self.regularizer_generator, rows)
 
-    def _starting_rows(self, rows: Batch) -> Tensor:
-        """Return the rows that the penalty of an epoch starts from: all, or a draw."""
-        everything = torch.arange(len(rows), device=rows.x.device)
+    def _with_places(self, rows: Batch) -> Batch:
+        """Give rows their places among those that each epoch's penalty starts from.
+
+        These are all rows; or, where the regularizer limits them, the labelled ones
+        and a draw of the others, the same in all epochs, so that their scores compare.
+        """
+        seen = torch.ones(len(rows), dtype=torch.bool, device=rows.x.device)
         limit = getattr(self.objective.regularizer, "max_unlabelled", len(rows))
-        labelled = torch.zeros_like(everything, dtype=torch.bool)
-        if rows.y is not None:
-            labelled = rows.y >= 0
-        unlabelled = everything[~labelled]
-        if len(unlabelled) <= limit:
-            return everything
-        drawn = uniform_order(len(unlabelled), self.regularizer_generator)[:limit]
-        return torch.cat([everything[labelled], unlabelled[drawn]])
+        unlabelled = seen if rows.y is None else rows.y < 0
+        positions = unlabelled.nonzero().squeeze(1)
+        if len(positions) > limit:
+            seed = self.regularizer_generator.initial_seed()
+            generator = make_generator(seed, rows.x.device)
+            left_out = uniform_order(len(positions), generator)[limit:]
+            seen[positions[left_out]] = False
+        places = torch.where(seen, seen.cumsum(dim=0) - 1, -1)
+        return replace(rows, index=places)
 
     def _epoch(
         self,
@@ -309,6 +313,7 @@ class Trainer:
 
     def _step(self, batch: Batch, state: Any, weight: float) -> Tensor:
         """Take one step of the optimizer; return the loss parts (2,)."""
+        torch.clear_autocast_cache()  # of a caller's autocast: the weights have moved
         z = self._embed_views(batch.x)
         contrastive, penalty = self.objective.parts(z, batch, state)
         loss = contrastive + weight * penalty if weight else contrastive

@@ -41,7 +41,7 @@ def assign(
         return torch.nn.functional.one_hot(nearest, len(centers)).to(points)
     # Of few clusters torch's softmax is several times slower.
     shares = ((scores - scores.amax(dim=1, keepdim=True)) / temperature).exp_()
-    return shares.div_(shares.sum(dim=1, keepdim=True))
+    return shares / shares.sum(dim=1, keepdim=True)
 
 
 def entropic_relaxation(

@@ -12,7 +12,7 @@ negative, with the weight of its row. Only ratios matter: w stands for weights t
 positive, of the dtype of z, without a gradient, and at least 1e-30 of the largest.
 
 The memory of "infonce", "supcon" and "spectral" grows with the number of anchors, that
-of "logistic" with its square.
+of "logistic" with its square. The first two have a gradient by z, once.
 
 Two attributes tell a trainer what to do with a loss:
 

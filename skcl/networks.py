@@ -69,11 +69,12 @@ class ColumnEmbedding(nn.Module):
 def _category_vectors(n_codes: int, generator: Generator | None) -> nn.Parameter:
     n_categories = n_codes - FIRST_CATEGORY
     width = min(max(n_categories, 1), MAX_CATEGORY_WIDTH)
-    vectors = torch.zeros(n_codes, width)
+    options = {"dtype": torch.float32}
+    vectors = torch.zeros(n_codes, width, **options)
     if generator is not None:
-        own = torch.eye(n_categories, width)
+        own = torch.eye(n_categories, width, **options)
         if n_categories > width:
-            own = torch.randn(n_categories, width, generator=generator)
+            own = torch.randn(n_categories, width, generator=generator, **options)
         vectors[FIRST_CATEGORY:] = nn.functional.normalize(own)
     return nn.Parameter(vectors)
 
@@ -199,8 +200,9 @@ class LayerNorm(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.register_buffer("ones", torch.ones(width), persistent=False)
-        self.register_buffer("zeros", torch.zeros(width), persistent=False)
+        for name, value in (("ones", 1), ("zeros", 0)):
+            constant = torch.full((width,), value, dtype=torch.float32)
+            self.register_buffer(name, constant, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the rows of x, each of mean 0 and variance 1."""

@@ -201,6 +201,14 @@ def test_the_regularizer_starts_each_epoch_from_where_the_rows_are(rows, make_en
     assert all((change > 0).all() for change in changes)  # every row's, every epoch
 
 
+def test_a_lazy_backbone(rows, make_encoder):
+    def backbone(n_inputs, n_components):
+        return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, n_components))
+
+    encoder = make_encoder(backbone=backbone).fit(rows)
+    assert np.isfinite(encoder.transform(rows)).all()
+
+
 class FromSome(BaseEstimator):
     """A regularizer that wants few unlabelled rows, and records what it is given."""
 

@@ -215,6 +215,46 @@ def value_and_gradient(loss, z, *args):
     return value.detach(), z.grad
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_second_derivatives_are_right_or_refused(name):
+    z, y = views(5, 2, 3).requires_grad_(), labels(5)
+    (gradient,) = torch.autograd.grad(LOOPS[name](z, 0.5, y), z, create_graph=True)
+    (expected,) = torch.autograd.grad(gradient.square().sum(), z)
+    if name in ("infonce", "supcon"):
+        with pytest.raises(RuntimeError, match="once"):
+            torch.autograd.grad(LOSSES[name](z, 0.5, y), z, create_graph=True)
+        return
+    (gradient,) = torch.autograd.grad(LOSSES[name](z, 0.5, y), z, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.square().sum(), z)
+    torch.testing.assert_close(second, expected)
+
+
+@pytest.mark.parametrize("name", ["infonce", "supcon"])
+def test_half_precision_does_not_overflow(name):
+    z, y = views(6, 2, 4, dtype=torch.float32), labels(6)
+    expected = LOSSES[name](z, 0.05, y).item()
+    assert LOSSES[name](z.half(), 0.05, y).item() == pytest.approx(expected, rel=0.02)
+    with torch.autocast("cpu", torch.float16):
+        value = LOSSES[name](z.requires_grad_(), 0.05, y)
+        value.backward()
+    assert value.item() == pytest.approx(expected, rel=0.02)
+    assert z.grad.isfinite().all()
+
+
+def test_what_has_no_gradient_is_refused():
+    temperature = torch.tensor(0.5, requires_grad=True)
+    with pytest.raises(ValueError, match="temperature"):
+        infonce(views(4, 2, 3), temperature)
+
+
+def test_what_changes_between_loss_and_gradient_is_noticed():
+    z = views(4, 2, 3).requires_grad_() * 1
+    value = infonce(z, 0.5)
+    z.mul_(2)
+    with pytest.raises(RuntimeError, match="inplace"):
+        value.backward()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", LOSSES)
 def test_only_ratios_of_weights_matter(name, dtype):
