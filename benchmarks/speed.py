@@ -24,6 +24,7 @@ from time import perf_counter
 OUTPUT = Path(__file__).parent / "results" / "speed.md"
 
 WIDTHS = (256, 256, 256, 256, 128)  # backbone and head, behind the columns
+DEFAULT_WIDTHS = (256, 256, 64, 64, 64)  # of ContrastiveEncoder
 TEMPERATURE, RATE = 0.2, 0.3
 N_FLOOR_STEPS = 50
 FLOORS = {"floor": 2, "strict floor": 1}  # products in the loss, backward
@@ -34,11 +35,11 @@ BATCHES = (256, 1024)
 # Training.
 
 
-def step_floor(d, batch_size, n_products):
+def step_floor(d, batch_size, n_products, widths=WIDTHS):
     """Return a function that makes the products of a step, over both views."""
     import torch
 
-    n, sizes = 2 * batch_size, (d, *WIDTHS)
+    n, sizes = 2 * batch_size, (d, *widths)
     x = [torch.randn(n, size) for size in sizes]
     weights = [torch.randn(b, a) for a, b in pairwise(sizes)]
     of_x, of_weights = [torch.empty_like(t) for t in x], [w.clone() for w in weights]
@@ -281,6 +282,7 @@ def training(repetitions, threads):
     missing = {name for name, package in PACKAGES.items() if not find_spec(package)}
     for (n, d), batch_size in product(SIZES, BATCHES):
         X = np.random.RandomState(0).normal(size=(n, d)).astype(np.float32)
+        X = X[: n - n % batch_size]  # whole batches only: the floor has no others
         # Of a hundred steps or more.
         work = {"X": X, "batch_size": batch_size, "n_epochs": -(-100 * batch_size // n)}
         left_out = missing if batch_size == 256 else {*missing, "TabularS3L"}
@@ -303,12 +305,16 @@ def training(repetitions, threads):
 
 
 def take_turns(runs, repetitions):
-    """Return the seconds a step of each run in each turn; one turn goes before."""
+    """Return the seconds a step of each run in each turn; one turn goes before.
+
+    Each turn begins with another run, as some leave caches and memory to the next.
+    """
     seconds = {name: [] for name in runs}
     for turn in range(repetitions + 1):
-        for name, run in runs.items():
+        first = turn % len(runs)
+        for name in (*list(runs)[first:], *list(runs)[:first]):
             start = perf_counter()
-            n_steps, _ = run()
+            n_steps, _ = runs[name]()
             if turn:
                 seconds[name].append((perf_counter() - start) / n_steps)
     return seconds
@@ -394,10 +400,18 @@ def peak_of_loss(name, n_anchors, full):
     """Print the peak memory of a loss and its gradient, above that of the views."""
     loss = FULL_MATRIX[name] if full else ours(name)
     loss_run(loss, 64)()
-    run = loss_run(loss, n_anchors)
+    print(peak_above(loss_run(loss, n_anchors))[0])
+
+
+def peak_above(run):
+    """Return the most memory that a run adds to the process's, in GiB, and its result.
+
+    The process's own peak so far is forgotten first: it may be above what it has now.
+    """
+    Path("/proc/self/clear_refs").write_text("5")
     before = peak_memory()
-    run()
-    print(peak_memory() - before)
+    _, result = run()
+    return peak_memory() - before, result
 
 
 def peak_memory():
@@ -452,9 +466,8 @@ def transform(repetitions, threads):
 def peak_of_transform(n_rows):
     """Print the peak memory of a transform, above its input and output."""
     run, _ = transform_run(n_rows)
-    before = peak_memory()
-    _, Z = run()
-    print(peak_memory() - before - Z.nbytes / 2**30)
+    peak, Z = peak_above(run)
+    print(peak - Z.nbytes / 2**30)
 
 
 # Small tables.
@@ -479,16 +492,27 @@ def small(repetitions, threads):
         spent.append(perf_counter() - start)
         return result
 
-    shares = []
+    floor = step_floor(X.shape[1], len(X) // 2, 1, DEFAULT_WIDTHS)  # two even batches
+    shares, of_floor = [], []
     Trainer._step = timed
     for _ in range(repetitions):
         spent.clear()
         start = perf_counter()
         ContrastiveEncoder(random_state=0).fit(X)
         shares.append(sum(spent) / (perf_counter() - start))
+        alone = []
+        for _ in range(N_FLOOR_STEPS):
+            start = perf_counter()
+            floor()
+            alone.append(perf_counter() - start)
+        of_floor.append(median(alone) / median(spent))
     Trainer._step = step
     yield f"## 500 rows, {threads} thread(s)"
     yield f"- share of fit in training steps: {median(shares):.2f}"
+    yield (
+        f"- a step, {1e3 * median(spent):.2f} ms, of its strict floor: "
+        f"{median(of_floor):.2f} ({min(of_floor):.2f} to {max(of_floor):.2f})"
+    )
     model = make_pipeline(ContrastiveEncoder(random_state=0), LogisticRegression())
     grid = {
         "contrastiveencoder__temperature": [0.1, 0.2, 0.3, 0.5],
@@ -549,14 +573,18 @@ def scorer(repetitions, threads):
 
 def imports(repetitions, threads):
     """Yield what `import skcl` adds."""
-    before = "import time, torch, sklearn; t = time.perf_counter(); "
-    added = []
-    for _ in range(repetitions + 1):
-        code = f"{before}import skcl; print(time.perf_counter() - t)"
-        output = subprocess.check_output([sys.executable, "-c", code], text=True)
-        added.append(float(output))
     yield "## Import"
-    yield f"- `import skcl` after torch and sklearn: {median(added[1:]):.3f} s"
+    for before in (
+        "torch, sklearn",
+        "torch, sklearn, sklearn.pipeline, sklearn.linear_model",
+    ):
+        code = f"import time, {before}; t = time.perf_counter(); import skcl; "
+        code += "print(time.perf_counter() - t)"
+        command = [sys.executable, "-c", code]
+        added = [
+            float(subprocess.check_output(command)) for _ in range(repetitions + 1)
+        ]
+        yield f"- `import skcl` after `import {before}`: {median(added[1:]):.3f} s"
 
 
 SECTIONS = (training, regularizer, losses, transform, small, scorer, imports)
