@@ -21,8 +21,6 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-OUTPUT = Path(__file__).parent / "results" / "speed.md"
-
 WIDTHS = (256, 256, 256, 256, 128)  # backbone and head, behind the columns
 DEFAULT_WIDTHS = (256, 256, 64, 64, 64)  # of ContrastiveEncoder
 TEMPERATURE, RATE = 0.2, 0.3
@@ -71,14 +69,19 @@ def make_network(d):
     return nn.Sequential(*layers)
 
 
+def similarities(z):
+    """Return the products of all views of unit vectors z (n, V = 2, d)."""
+    anchors = z.flatten(0, 1)
+    return anchors @ anchors.T
+
+
 def full_matrix_infonce(z, temperature=TEMPERATURE):
-    """NT-Xent of vectors z (n, V = 2, d) by the matrix of all similarities."""
+    """NT-Xent of unit vectors z (n, V = 2, d) by the matrix of all similarities."""
     import torch
 
-    anchors = torch.nn.functional.normalize(z.flatten(0, 1), dim=1)
-    similarity = anchors @ anchors.T / temperature
+    similarity = similarities(z) / temperature
     similarity.fill_diagonal_(-torch.inf)
-    partner = torch.arange(len(anchors)) ^ 1
+    partner = torch.arange(len(similarity)) ^ 1
     return torch.nn.functional.cross_entropy(similarity, partner)
 
 
@@ -86,8 +89,7 @@ def full_matrix_supcon(z, temperature=TEMPERATURE):
     """The supervised loss of the same, with seven classes."""
     import torch
 
-    anchors = torch.nn.functional.normalize(z.flatten(0, 1), dim=1)
-    similarity = anchors @ anchors.T / temperature
+    similarity = similarities(z) / temperature
     similarity.fill_diagonal_(-torch.inf)
     y = (torch.arange(len(z)) % 7).repeat_interleave(2)
     positive = (y[:, None] == y).fill_diagonal_(False)
@@ -99,12 +101,10 @@ def full_matrix_spectral(z):
     """The spectral loss, with the views of all other rows as negatives."""
     import torch
 
-    anchors = torch.nn.functional.normalize(z.flatten(0, 1), dim=1)
-    similarity = anchors @ anchors.T
     row = torch.arange(len(z)).repeat_interleave(2)
-    negative = similarity.square().masked_fill(row[:, None] == row, 0)
-    positive = (anchors[::2] * anchors[1::2]).sum(dim=1).mean()
-    return -2 * positive + negative.sum() / (len(anchors) * (len(anchors) - 2))
+    negative = similarities(z).square().masked_fill(row[:, None] == row, 0)
+    positive = (z[:, 0] * z[:, 1]).sum(dim=1).mean()
+    return -2 * positive + negative.sum() / (len(row) * (len(row) - 2))
 
 
 FULL_MATRIX = {
@@ -116,9 +116,12 @@ FULL_MATRIX = {
 
 def train(network, batches, optimizer):
     """Take a step on each batch of views (n, 2, d); return the steps and the losses."""
+    from torch.nn.functional import normalize
+
     losses = []
     for views in batches:
-        loss = full_matrix_infonce(network(views.flatten(0, 1)).unflatten(0, (-1, 2)))
+        z = normalize(network(views.flatten(0, 1)), dim=1).unflatten(0, (-1, 2))
+        loss = full_matrix_infonce(z)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -596,7 +599,7 @@ def main():
     parser.add_argument("sections", nargs="*", choices=names, default=names)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--output", type=Path, help=f"such as {OUTPUT.name}")
+    parser.add_argument("--output", type=Path, help="a file for the tables")
     arguments = parser.parse_args()
     # Read when torch and numpy are imported.
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)

@@ -41,6 +41,11 @@ def try_callables(trainer: Trainer, rows: Batch, n_components: int) -> None:
     x, columns = rows.x, trainer.network.columns
     view = trainer.augment(x, make_generator(0, x.device))
     _check_tensor("augmentation", view, x.shape)
+    if view.isinf().any():
+        raise ValueError(
+            "The callable given as augmentation returned inf: finite numbers are "
+            "allowed, and NaN for a missing one."
+        )
     _check_codes(view, columns)
     if _mixes_rows(trainer.augment, x):
         raise ValueError(

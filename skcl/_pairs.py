@@ -118,8 +118,8 @@ class _SumOverOthers(torch.autograd.Function):
 
 def _sum_over_others(x: Tensor, y: Tensor) -> Tensor:
     result = torch.zeros_like(x)
-    blocks = _blocks(0, len(x))
-    for rows, columns in cartesian(blocks, blocks):
+    ranges = _ranges(0, len(x))
+    for rows, columns in cartesian(ranges, ranges):
         is_counted = (y[rows, None] == y[columns]) & (y[columns] >= 0)
         if rows == columns:
             is_counted.fill_diagonal_(False)
@@ -127,8 +127,8 @@ def _sum_over_others(x: Tensor, y: Tensor) -> Tensor:
     return result
 
 
-def _blocks(*bounds: int) -> list[slice]:
-    """Cut the ranges between the bounds into blocks."""
+def _ranges(*bounds: int) -> list[slice]:
+    """Cut what lies between the bounds into ranges of at most a block."""
     starts = [
         start for first, end in pairwise(bounds) for start in range(first, end, BLOCK)
     ]
@@ -219,8 +219,8 @@ class _Tiles:
 
     def pairs(self) -> Iterator[tuple[slice, slice, bool]]:
         """Yield each tile's slices, and whether its columns sum over its rows too."""
-        blocks = _blocks(0, self.n_open, len(self.z))
-        for rows, columns in combinations_with_replacement(blocks, 2):
+        ranges = _ranges(0, self.n_open, len(self.z))
+        for rows, columns in combinations_with_replacement(ranges, 2):
             is_mutual = (rows.start < self.n_open) == (columns.start < self.n_open)
             yield rows, columns, is_mutual
 

@@ -226,16 +226,16 @@ class Trainer:
         keep_freed_memory()
         progress, history = self.progress, self.progress.history
         order = order or partial(uniform_order, len(rows))
-        rows = self._with_places(rows)
+        rows, starting = self._with_places(rows)
         if stopping is not None and history.contrastive:
-            self._observe_beginning(stopping, rows)
+            self._observe_beginning(stopping, starting)
         # A bar that is not shown would still start a thread.
         epochs = tqdm(range(n_epochs), desc="epochs") if verbose else range(n_epochs)
         for _ in epochs:
             done = (len(history.contrastive) + 1) / max_iter
             progress.share = max(progress.share, done)
             weight = self.objective.weight_at(progress.share)
-            state = self._start(rows)
+            state = self._start(starting)
             parts, shares = self._epoch(rows, order, state, weight)
             history.append(parts, shares, weight)
             if watch is not None:
@@ -255,11 +255,11 @@ class Trainer:
         progress.optimizer = optimizer_to_numpy(self.optimizer)
         progress.generators = [generator_to_numpy(g) for g in self._generators()]
 
-    def _observe_beginning(self, stopping: Stopping, rows: Batch) -> None:
+    def _observe_beginning(self, stopping: Stopping, starting: Batch) -> None:
         """Let early stopping return to the weights that training goes on from."""
         weight = self.objective.weight_at(self.progress.share)
         if weight == self.objective.weight:
-            state = self._start(rows)
+            state = self._start(starting)
             score = self._validation_score(stopping.views, state, weight)
             stopping.observe(score, self.network, self.optimizer)
 
@@ -267,17 +267,17 @@ class Trainer:
         """Return what the penalty is measured from, if there is one."""
         if self.objective.regularizer is None:
             return None
-        rows = rows[rows.index >= 0]
         with torch.no_grad():
             self.network.eval()
             points = self.network(rows.x)
         return self.objective.start(points, self.regularizer_generator, rows)
 
-    def _with_places(self, rows: Batch) -> Batch:
-        """Give rows their places among those that each epoch's penalty starts from.
+    def _with_places(self, rows: Batch) -> tuple[Batch, Batch]:
+        """Return the rows with their places among the starting ones, and these.
 
-        These are all rows; or, where the regularizer limits them, the labelled ones
-        and a draw of the others, the same in all epochs, so that their scores compare.
+        Each epoch's penalty starts from all rows; or, where the regularizer limits
+        them, from the labelled ones and a draw of the others, the same in all epochs,
+        so that their scores compare.
         """
         seen = torch.ones(len(rows), dtype=torch.bool, device=rows.x.device)
         limit = getattr(self.objective.regularizer, "max_unlabelled", len(rows))
@@ -289,7 +289,8 @@ class Trainer:
             left_out = uniform_order(len(positions), generator)[limit:]
             seen[positions[left_out]] = False
         places = torch.where(seen, seen.cumsum(dim=0) - 1, -1)
-        return replace(rows, index=places)
+        rows = replace(rows, index=places)
+        return rows, rows if seen.all() else rows[seen]
 
     def _epoch(
         self,

@@ -630,6 +630,7 @@ def test_a_callable_loss_may_use_labels(imbalanced, make_encoder):
         ("backbone", lambda n_in, n_out: None),
         ("loss", lambda z, temperature, y: z.detach().sum()),
         ("augmentation", lambda x, generator: x.double()),
+        ("augmentation", lambda x, generator: x / 0),
     ],
 )
 def test_callables_of_the_wrong_shape_are_named(name, function, rows, make_encoder):
