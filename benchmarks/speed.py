@@ -593,20 +593,20 @@ def imports(repetitions, threads):
 SECTIONS = (training, regularizer, losses, transform, small, scorer, imports)
 
 
-def main():
+def main(argv=None):
     names = [section.__name__ for section in SECTIONS]
     parser = argparse.ArgumentParser("benchmarks.speed", description=__doc__)
-    parser.add_argument("sections", nargs="*", choices=names, default=names)
+    parser.add_argument("sections", nargs="*", choices=[*names, "all"], default="all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--output", type=Path, help="a file for the tables")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     # Read when torch and numpy are imported.
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     os.environ["OMP_WAIT_POLICY"] = "passive"
     lines = []
     for section in SECTIONS:
-        if section.__name__ in arguments.sections:
+        if "all" in arguments.sections or section.__name__ in arguments.sections:
             for line in section(arguments.repetitions, arguments.threads):
                 print(line, flush=True)
                 lines.append(line)

@@ -50,3 +50,23 @@ def test_all_loops_learn_the_same():
 def test_a_figure_is_the_median_of_the_turns():
     turns = {"a": [1.0, 2.0, 9.0], "b": [2.0, 2.0, 3.0]}
     assert speed.ratios(turns, "a", "b") == "1.00 (0.50 to 3.00)"
+
+
+@pytest.mark.parametrize("argv", [[], ["imports"]])
+def test_sections_run_alone_or_all(argv, monkeypatch, capsys, tmp_path):
+    def stub(name):
+        def section(repetitions, threads):
+            yield f"{name} {repetitions} {threads}"
+
+        section.__name__ = name
+        return section
+
+    stubs = [stub(section.__name__) for section in speed.SECTIONS]
+    monkeypatch.setattr(speed, "SECTIONS", stubs)
+    monkeypatch.setattr(speed.os, "environ", {})
+    speed.main([*argv, "--repetitions", "3", "--output", str(tmp_path / "speed.md")])
+    expected = argv or [section.__name__ for section in stubs]
+    lines = [f"{name} 3 1" for name in expected]
+    assert capsys.readouterr().out.splitlines() == lines
+    written = (tmp_path / "speed.md").read_text().splitlines()
+    assert [line for line in written if line] == lines
