@@ -18,7 +18,7 @@ PEERS_PIP := $(PEERS)/bin/python -m pip install -c benchmarks/peers.txt
 # as there are two test processes.
 TEST_ENV := SCIPY_ARRAY_API=1 OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: help demo test test-oldest test-pandas-3 quality speed lint format clean
+.PHONY: help demo test test-oldest test-pandas-3 fuzz soak quality speed lint format clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,12 @@ test-pandas-3: export PYTHONPATH := $(OVERLAY)/$(PANDAS_3)
 test-pandas-3: .overlay/$(PANDAS_3)/.installed  ## Run the tests of tables on pandas 3
 	$(BIN)/python -c 'import pandas; assert pandas.__file__.startswith("$(PYTHONPATH)")'
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) tests
+
+fuzz: $(INSTALLED)  ## Try ten thousand random inputs of each kind; takes an hour
+	SKCL_FUZZ=long $(TEST_ENV) $(BIN)/python -m pytest -n 2 tests/test_fuzz.py
+
+soak: $(INSTALLED)  ## Fit 200 times in one process, and see what is left behind
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak
 
 $(PEERS)/.installed: benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)

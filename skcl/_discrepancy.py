@@ -188,7 +188,7 @@ class DiscrepancyScorer(
         self.confidence = confidence
         self.random_state = random_state
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @_fit_context(prefer_skip_nested_validation=False)  # the encoder is the user's
     def fit(self, X, y=None, sample_weight=None, **fit_params):
         """Learn the centers; with an encoder, fit it first.
 
@@ -223,6 +223,8 @@ class DiscrepancyScorer(
         X, y, sample_weight = counted
         if y is None:
             n_clusters = self._n_clusters(self.encoder, _num_samples(X))
+        else:
+            _read_labels(X, y)  # refused now, and not after the encoder's fit
         if self.encoder is not None:
             find_encoder(self.encoder)
         rng = check_random_state(self.random_state)
@@ -644,16 +646,19 @@ def _normalized(
     )
 
 
+def _read_labels(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return classes and codes; beside unlabelled rows there must be two classes."""
+    classes, codes = encode_labels(X, y)
+    if (codes == UNLABELLED).any():
+        check_two_classes(classes, codes, "DiscrepancyScorer")
+    return classes, codes
+
+
 def _classify(
     means: np.ndarray, y: Any, weight: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return classes, centers, and codes, -1 for an unlabelled row.
-
-    Beside unlabelled rows there must be two classes.
-    """
-    classes, codes = encode_labels(means, y)
-    if (codes == UNLABELLED).any():
-        check_two_classes(classes, codes, "DiscrepancyScorer")
+    """Return classes, centers, and codes, -1 for an unlabelled row."""
+    classes, codes = _read_labels(means, y)
     known = codes >= 0
     weight = _normalized(weight, known)
     centers = theory.class_centers(means[known], codes[known], sample_weight=weight)

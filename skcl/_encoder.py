@@ -1,8 +1,9 @@
 """The contrastive encoder."""
 
-from copy import copy, deepcopy
+from copy import deepcopy
 from functools import partial
 from numbers import Integral, Real
+from os import PathLike, fspath
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from torch import nn
 
 from skcl import theory
 from skcl._callables import check_take_weights, is_foreign, try_callables
+from skcl._checkpoint import Checkpoint
 from skcl._labels import (
     check_two_classes,
     class_weights,
@@ -45,6 +47,7 @@ from skcl._table import (
     read_columns,
 )
 from skcl._torch import (
+    check_threads_work,
     draw_seed,
     gradients_enabled,
     isolated_global_rng,
@@ -171,6 +174,14 @@ class ContrastiveEncoder(
         Seed of weights, batches, views and held-out rows. With an int, fits on a CPU
         agree to the last bit, whatever the number of threads; with the spectral
         regularizer up to a projection_dim of 100.
+    checkpoint : str, path-like or None, default=None
+        A file in which a long fit is saved as it goes on. If fit finds one there, of
+        the same parameters and rows, it goes on from it, to the same bits on a CPU as
+        if it had never been stopped; of others, it is refused. The file is removed once
+        fit is done. Each fit needs its own: not for searches. Needs safetensors and
+        skops, ``pip install skcl[io]``; :func:`skcl.load` loads it too.
+    checkpoint_every : int, default=10
+        Epochs after which it is saved.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -191,6 +202,11 @@ class ContrastiveEncoder(
         as in training; None without early stopping.
     n_iter_ : int
         Epochs run, over all calls of a warm start or of partial_fit.
+    interrupted_ : bool
+        Whether an interrupt or an error, which was raised again, has ended fit early.
+        What the whole epochs before it have learned is kept; if there is none, the
+        encoder is not fitted. An error in going on from a fitted encoder leaves that as
+        it was.
     classes_ : ndarray of shape (n_classes,)
         The classes, without -1; only where labels are used.
     categorical_features_ : ndarray of bool, of shape (n_features_in_,)
@@ -258,6 +274,8 @@ class ContrastiveEncoder(
         "warm_start": ["boolean"],
         "device": [str, torch.device],
         "random_state": ["random_state"],
+        "checkpoint": [str, PathLike, None],
+        "checkpoint_every": [Interval(Integral, 1, None, closed="left")],
         "verbose": ["verbose"],
     }
 
@@ -291,6 +309,8 @@ class ContrastiveEncoder(
         warm_start=False,
         device="auto",
         random_state=None,
+        checkpoint=None,
+        checkpoint_every=10,
         verbose=0,
     ):
         self.n_components = n_components
@@ -320,6 +340,8 @@ class ContrastiveEncoder(
         self.warm_start = warm_start
         self.device = device
         self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -350,7 +372,11 @@ class ContrastiveEncoder(
         ValueError, TypeError
             If a parameter or weight is out of range, a column holds times, text or
             mixed types, a number is infinite, labels are needed and have fewer than two
-            classes, or training diverges.
+            classes, training diverges, or the checkpoint is of another fit.
+        MemoryError
+            If the device has too little for a training step.
+        OSError
+            If the checkpoint cannot be written.
         """
         if not self.warm_start:
             forget_fit(self)
@@ -384,11 +410,16 @@ class ContrastiveEncoder(
         ------
         ValueError, TypeError
             As in fit; also for a class or column that the first call did not have, for
-            early_stopping, and for class_weight="balanced", which needs all rows.
+            early_stopping, for checkpoint, and for class_weight="balanced", which needs
+            all rows.
         """
         self._validate_params()  # which scikit-learn leaves out once it is fitted
         if self.early_stopping:
             raise ValueError("partial_fit does not support early_stopping=True.")
+        if self.checkpoint is not None:
+            raise ValueError(
+                "partial_fit does not support checkpoint: skcl.save the encoder."
+            )
         if self.class_weight == "balanced":
             raise ValueError(
                 "partial_fit does not support class_weight='balanced', which needs the "
@@ -409,9 +440,16 @@ class ContrastiveEncoder(
         if not resumed:
             forget_fit(self)  # what a fit that failed may have left
         self._check_combinations()
+        check_threads_work()
         device = resolve_device(self.device)
         data = self._check_input(X, y, sample_weight, classes, resumed)
-        seeds = self._seeds_ if resumed else Seeds.draw(self.random_state)
+        checkpoint = begun = None
+        if self.checkpoint is not None:
+            checkpoint = Checkpoint(self, data.given)
+            begun = checkpoint.read()
+        if resumed:
+            begun = self
+        seeds = begun._seeds_ if begun else Seeds.draw(self.random_state)
         training, held_out = self._split(data, seeds.split)
         regularizer = self._check_regularizer(len(data.rows) - len(held_out))
         if data.loss_weight is not None:
@@ -420,43 +458,76 @@ class ContrastiveEncoder(
         # Torch's global generators are seeded for a user's code; ours needs none.
         foreign = self._has_callables() or is_foreign(regularizer)
         with isolated_global_rng(seeds.weights, device, foreign), gradients_enabled():
-            if resumed:
-                model = self._resume_model(device)
+            if begun and begun.n_iter_:
+                model = self._resume_model(begun._model_, device)
                 x = model.columns.encode(data.rows)
             else:
                 model, x = self._make_model(data, training, device, seeds.weights)
             batch = self._make_batch(data, x, device)
             trainer = self._make_trainer(model, regularizer, seeds)
-            if resumed:
-                trainer.resume(self._progress_)
+            if begun and begun.n_iter_:
+                trainer.resume(begun._progress_)
             if self._has_callables():
                 try_callables(trainer, batch[:64], self.n_components)
-            learned = (model, trainer.progress, seeds, regularizer)
-            trainer.fit(
+            learned = (model, trainer, seeds, regularizer)
+            watches = [] if watch is None else [watch]
+            if checkpoint is not None:
+                n_done = trainer.progress.n_epochs
+                n_epochs -= n_done
+                if not n_done:  # a file that cannot be written is refused now
+                    checkpoint.write(self._after_epoch(*learned))
+                watches.append(checkpoint.write)
+            self._train(
                 batch[training],
+                learned,
+                watches,
                 n_epochs=n_epochs,
-                max_iter=self.max_iter,
                 order=self._make_order(data.codes, training, device),
                 stopping=self._make_stopping(model, batch, held_out, seeds.held_out),
-                watch=watch and partial(self._show, watch, *learned),
-                verbose=bool(self.verbose),
             )
-
-        self._keep(*learned)
+        if checkpoint is not None:
+            checkpoint.remove()
         return self
 
-    def _keep(self, model, progress, seeds, regularizer):
+    def _train(self, rows, learned, watches, **options):
+        """Run epochs, and keep what was learned, also where an error ends them."""
+        _, trainer, *_ = learned
+        n_done = trainer.progress.n_epochs
+
+        def watch():
+            for each in watches:
+                each(self._after_epoch(*learned))
+
+        try:
+            trainer.fit(
+                rows,
+                max_iter=self.max_iter,
+                watch=watch,
+                verbose=bool(self.verbose),
+                **options,
+            )
+        except BaseException as error:
+            # An error in going on from a model leaves that model as it was.
+            spoilt = isinstance(error, Exception) and self.__sklearn_is_fitted__()
+            if trainer.progress.n_epochs > n_done and not spoilt:
+                self._keep(*learned, interrupted=True)
+            raise
+        self._keep(*learned)
+
+    def _keep(self, model, trainer, seeds, regularizer, interrupted=False):
         """Set what was learned."""
         model.network.eval()
-        self._model_, self._progress_, self._seeds_ = model, progress, seeds
-        self.regularizer_ = regularizer
-        self._set_history(progress.history)
+        self._model_, self._progress_, self._seeds_ = model, trainer.progress, seeds
+        self.regularizer_, self.interrupted_ = regularizer, interrupted
+        self._set_history(trainer.progress.history)
 
-    def _show(self, watch, *learned):
-        """Call watch with a fitted encoder that has learned so much."""
-        encoder = copy(self)
-        encoder._keep(*learned)
-        watch(encoder)
+    def _after_epoch(self, *learned):
+        """Return an encoder that has learned so far."""
+        encoder = type(self)(**self.get_params(deep=False))
+        fitted = {name: v for name, v in vars(self).items() if name.endswith("_")}
+        vars(encoder).update(fitted)
+        encoder._keep(*learned, interrupted=True)
+        return encoder
 
     def _split(self, data, seed):
         """Return the rows to train on and those to hold out."""
@@ -743,6 +814,11 @@ class ContrastiveEncoder(
                 "backbone is an nn.Module: give a function (n_features_in, "
                 "n_components) that returns a new one, for each fit."
             )
+        if self.checkpoint is not None and self.warm_start:
+            raise ValueError(
+                "checkpoint is of a fit from the beginning: it does not go with "
+                "warm_start=True."
+            )
         if self.augmentation in ("auto", "swap") and self.corruption_rate > 1:
             raise ValueError(
                 f"corruption_rate={self.corruption_rate!r}: for the augmentation "
@@ -807,17 +883,17 @@ class ContrastiveEncoder(
         )
         return model, x
 
-    def _resume_model(self, device):
-        """Return a copy of the model to train on, if the parameters still fit it."""
-        for name, then in self._model_.parameters.items():
+    def _resume_model(self, begun, device):
+        """Return a copy of a model to train on, if the parameters still fit it."""
+        for name, then in begun.parameters.items():
             now = getattr(self, name)
             if not _is_same(now, then):
                 raise ValueError(
                     f"{name}={now!r} differs from {then!r}, with which training began: "
                     "fit anew, with warm_start=False."
                 )
-        model = deepcopy(self._model_)
-        model.parameters = self._model_.parameters  # compared by identity
+        model = deepcopy(begun)
+        model.parameters = begun.parameters  # compared by identity
         model.to(device)
         return model
 
@@ -878,6 +954,12 @@ class ContrastiveEncoder(
         scores = list(history.validation_scores)
         self.validation_scores_ = scores if self.early_stopping else None
 
+    def __getstate__(self):
+        state = super().__getstate__()
+        if self.checkpoint is not None:  # a path object is not read on other systems
+            state = state | {"checkpoint": fspath(self.checkpoint)}
+        return state
+
     def __sklearn_is_fitted__(self):
         return "_model_" in vars(self)
 
@@ -896,6 +978,11 @@ class TrainingData(NamedTuple):
     codes: np.ndarray | None  # (n,) of labels, where they are used
     weight: np.ndarray | None  # (n,), None where equal
     loss_weight: np.ndarray | None  # the same times class_weight
+
+    @property
+    def given(self) -> tuple[np.ndarray | None, ...]:
+        """What is not computed from the others."""
+        return self.rows.numbers, self.rows.categories, self.codes, self.weight
 
 
 class Seeds(NamedTuple):

@@ -1,6 +1,8 @@
 """What an encoder has learned: rows in, embeddings and views out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +15,7 @@ from skcl._blocks import BLOCK
 from skcl._preprocessing import Preprocessor
 from skcl._table import Rows
 from skcl._torch import (
+    check_threads_work,
     isolated_global_rng,
     load_weights,
     resolve_device,
@@ -25,6 +28,22 @@ from skcl.networks import Architecture, ContrastiveNetwork
 CHUNK = 32 * BLOCK
 
 CPU = torch.device("cpu")
+
+# The weights of all networks that are being saved or loaded, by position and name; None
+# leaves them in the models' states.
+_APART: ContextVar[dict[str, np.ndarray] | None] = ContextVar("_APART", default=None)
+
+
+@contextmanager
+def weights_kept_apart(
+    weights: dict[str, np.ndarray],
+) -> Iterator[dict[str, np.ndarray]]:
+    """Let the models that are copied inside leave their weights here, or take them."""
+    token = _APART.set(weights)
+    try:
+        yield weights
+    finally:
+        _APART.reset(token)
 
 
 @dataclass(frozen=True)
@@ -153,6 +172,7 @@ class Model:
         A product of matrices of another size may round differently; in blocks of one
         size a row's result does not depend on the rows beside it.
         """
+        check_threads_work()
         for start in range(0, len(x), BLOCK):
             rows = torch.from_numpy(x[start : start + BLOCK])
             n = len(rows)
@@ -167,14 +187,25 @@ class Model:
 
     def __getstate__(self):
         """Return arrays and configuration: portable over devices."""
-        return vars(self) | {
-            "network": weights_to_numpy(self.network),
-            "device": str(self.device),
-        }
+        weights, apart = weights_to_numpy(self.network), _APART.get()
+        if apart is not None:
+            prefix = f"{len({name.split('.')[0] for name in apart})}"
+            apart.update({f"{prefix}.{name}": w for name, w in weights.items()})
+            weights = prefix
+        return vars(self) | {"network": weights, "device": str(self.device)}
 
     def __setstate__(self, state):
         """Build the network again, on its device or, where that is missing, the CPU."""
         vars(self).update(state)
+        weights, apart = state["network"], _APART.get()
+        if apart is not None:
+            if self.architecture.backbone != "mlp":
+                raise ValueError(f"backbone={self.architecture.backbone!r} in a file")
+            weights = {
+                name.split(".", 1)[1]: w
+                for name, w in apart.items()
+                if name.split(".")[0] == weights
+            }
         try:
             self.device = resolve_device(state["device"])
         except ValueError:
@@ -182,5 +213,5 @@ class Model:
         foreign = callable(self.architecture.backbone)
         with isolated_global_rng(0, self.device, foreign):
             self.network = self._build(generator=None)
-        load_weights(self.network, state["network"])
+        load_weights(self.network, weights)
         self.network.eval()

@@ -246,7 +246,11 @@ def marginal_table(x: np.ndarray, weight: np.ndarray | None = None) -> np.ndarra
     """
     if weight is None:
         n, q = len(x), min(len(x), N_QUANTILES)
-        return np.sort(x, axis=0)[(2 * np.arange(q) + 1) * n // (2 * q)]
+        columns = np.sort(
+            np.ascontiguousarray(x.T), axis=1
+        )  # faster than down the rows
+        middle = (2 * np.arange(q) + 1) * n // (2 * q)
+        return np.ascontiguousarray(columns[:, middle].T)
     order = np.argsort(x, axis=0)
     level = np.cumsum(weight[order], axis=0)  # (n, d)
     middle = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES

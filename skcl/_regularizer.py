@@ -32,7 +32,7 @@ from skcl._kmeans import (
 )
 from skcl._propagation import propagate
 from skcl._table import check_table, forget_fit
-from skcl._torch import resolve_device, to_numpy, to_tensor
+from skcl._torch import check_threads_work, resolve_device, to_numpy, to_tensor
 from skcl._weights import check_sample_weight, given_weights
 from skcl.clustering import (
     entropic_relaxation,
@@ -322,6 +322,7 @@ class RelaxedKMeansRegularizer(
             negative, or n_clusters exceeds the number of rows with a weight.
         """
         forget_fit(self)
+        check_threads_work()
         device = resolve_device(self.device)
         X = check_table(self, X, reset=True).astype(np.float64, copy=False)
         rows, weight = check_sample_weight(sample_weight, len(X))

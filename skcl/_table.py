@@ -61,7 +61,7 @@ def forget_fit(estimator: BaseEstimator) -> None:
 
 def column_names(estimator: BaseEstimator) -> Sequence:
     """Return the names of the columns of fit, or their positions."""
-    positions = range(estimator.n_features_in_)
+    positions = list(range(estimator.n_features_in_))
     return getattr(estimator, "feature_names_in_", positions)
 
 
@@ -255,7 +255,9 @@ def _check_numbers(
 ) -> np.ndarray:
     """Return the numeric ones of the columns of X, (n, p)."""
     options["dtype"] = [np.float64, np.float32]
-    if not columns:  # no table, which scikit-learn refuses
+    if not columns:  # no table, which scikit-learn refuses: by its shape first
+        if isinstance(X, np.ndarray) and X.dtype == object:
+            X = np.zeros(X.shape)
         return validate_data(estimator, X, reset=reset, **options)
     validate_data(estimator, X, reset=reset, skip_check_array=True)
     for column in numeric:

@@ -1,5 +1,6 @@
 """The border between numpy and torch: devices, seeds, tensors, portable weights."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
@@ -84,6 +85,30 @@ def isolated_global_rng(
         yield
 
 
+# Whether torch has had threads in this process, or in one that it was forked from.
+_THREADS = {"here": False, "before the fork": False}
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        after_in_child=lambda: _THREADS.update(
+            {"before the fork": any(_THREADS.values()), "here": False}
+        )
+    )
+
+
+def check_threads_work() -> None:
+    """Raise where a forked process would wait for threads that it does not have."""
+    if torch.get_num_threads() == 1:
+        return
+    if _THREADS["before the fork"]:
+        raise RuntimeError(
+            "This process was forked from one in which torch has used several threads, "
+            "and would wait for them forever. Call torch.set_num_threads(1) in it, or "
+            "start processes by 'spawn', 'forkserver' or joblib."
+        )
+    _THREADS["here"] = True
+
+
 def keep_freed_memory() -> None:
     """Let the allocator of the C library keep, and give again, what a step has freed.
 
@@ -91,6 +116,13 @@ def keep_freed_memory() -> None:
     then each step would have its memory cleared anew, page by page.
     """
     torch.empty(LARGEST_KEPT, dtype=torch.uint8)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a device has had too little memory, the CPU included."""
+    return isinstance(error, torch.cuda.OutOfMemoryError) or (
+        "DefaultCPUAllocator" in str(error)
+    )
 
 
 def to_tensor(array: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:

