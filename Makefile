@@ -18,7 +18,7 @@ PEERS_PIP := $(PEERS)/bin/python -m pip install -c benchmarks/peers.txt
 # as there are two test processes.
 TEST_ENV := SCIPY_ARRAY_API=1 OMP_NUM_THREADS=1 MPLBACKEND=Agg
 
-.PHONY: help demo test test-oldest test-pandas-3 fuzz soak quality speed lint format clean
+.PHONY: help demo test test-oldest test-pandas-3 fuzz soak mutants audit quality speed lint format clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,20 @@ fuzz: $(INSTALLED)  ## Try ten thousand random inputs of each kind; takes an hou
 
 soak: $(INSTALLED)  ## Fit 200 times in one process, and see what is left behind
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak
+
+MUTANTS := .venv-mutants
+
+mutants: $(INSTALLED)  ## Break the mathematics on purpose, and see whether a test notices
+	$(PYTHON) -m venv $(MUTANTS)
+	$(MUTANTS)/bin/python -m pip install cosmic-ray
+	echo $(CURDIR)/$(VENV)/lib/python3*/site-packages > \
+		$$(echo $(MUTANTS)/lib/python3*/site-packages)/tests.pth
+	$(TEST_ENV) $(MUTANTS)/bin/python -m benchmarks.mutants
+
+audit: $(INSTALLED)  ## Look the pinned versions up in the databases of known faults
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install pip-audit
+	.venv-audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip
 
 $(PEERS)/.installed: benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)

@@ -63,9 +63,9 @@ def left_behind(folder):
     """Return what a fit could leave: threads, open files, files in known places."""
     return {
         "threads": len(os.listdir("/proc/self/task")),
-        "python threads": threading.active_count(),
+        "threads of Python": threading.active_count(),
         "open files": len(os.listdir("/proc/self/fd")),
-        "files": sorted(os.listdir(folder)),
+        "files beside the model": sorted(os.listdir(folder)),
         "temporary files": sorted(os.listdir(tempfile.gettempdir())),
         "files here": sorted(os.listdir(".")),
     }
@@ -79,18 +79,24 @@ def main(argv=None):
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("error")
         folder, memory = Path(folder), []
+        for name in ("models", "temporary", "here"):
+            (folder / name).mkdir()
+        tempfile.tempdir = str(folder / "temporary")
+        os.chdir(folder / "here")
         for i in range(WARM_UP):
-            use(i, X, y, folder)
-        before = left_behind(folder)
+            use(i, X, y, folder / "models")
+        before = left_behind(folder / "models")
         for i in range(n_fits):
             memory.append(resident())
-            use(i, X, y, folder)
-        after = left_behind(folder)
+            use(i, X, y, folder / "models")
+        after = left_behind(folder / "models")
+        os.chdir("/")
     growth = np.median(memory[-10:]) / np.median(memory[:10]) - 1
+    more = {name: after[name] for name in after if after[name] != before[name]}
     print(f"{n_fits} fits after {WARM_UP}: {memory[0]:.0f} to {memory[-1]:.0f} MiB")
     print(f"growth of the resident memory: {growth:+.1%}")
-    print(f"warnings: 0; left behind: {'nothing' if before == after else after}")
-    return int(growth >= 0.05 or before != after)
+    print(f"warnings: 0; left behind: {more or 'nothing'}")
+    return int(growth >= 0.05 or bool(more))
 
 
 if __name__ == "__main__":
