@@ -22,9 +22,9 @@ ROOT = Path(__file__).parent.parent
 
 # The tests of each file, those that notice most first.
 TESTS = {
-    "losses": ["losses", "weights", "assumptions", "speed"],
-    "_pairs": ["losses", "weights", "speed"],
-    "clustering": ["clustering", "regularizer", "weights"],
+    "losses": ["losses", "theory", "weights", "assumptions", "speed"],
+    "_pairs": ["losses", "weights", "speed", "reproducibility"],
+    "clustering": ["clustering", "regularizer", "weights", "reproducibility"],
     "_discrepancy": ["discrepancy", "report", "bound", "weights", "pipeline"],
     "theory/_bound": ["bound", "theory", "assumptions"],
     "theory/_certificate": ["certificate", "report"],

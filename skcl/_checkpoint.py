@@ -8,10 +8,13 @@ import joblib
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from skcl._persistence import load, parts_of, save
+from skcl._persistence import load, remove_parts, save
+from skcl._table import column_names
 
 # Parameters that do not change what is learned.
 FREE = {"checkpoint", "checkpoint_every", "device", "verbose"}
+
+DATA = "rows, labels or weights"
 
 
 class Checkpoint:
@@ -20,7 +23,7 @@ class Checkpoint:
     Parameters
     ----------
     estimator : estimator
-        With the parameters of the fit.
+        With the parameters of the fit, its random_state not yet drawn from.
     data : sequence of arrays or None
         What it is fitted to.
     """
@@ -28,8 +31,7 @@ class Checkpoint:
     def __init__(self, estimator: BaseEstimator, data: Sequence[np.ndarray | None]):
         self.path = Path(estimator.checkpoint)
         self.every = estimator.checkpoint_every
-        self.parameters = _fixed(estimator)
-        self.data = joblib.hash(list(data))
+        self.fit = _parameters(estimator) | {DATA: _fingerprint(estimator, data)}
 
     def read(self) -> BaseEstimator | None:
         """Return the estimator as it was saved; None if there is no file.
@@ -43,49 +45,62 @@ class Checkpoint:
             return None
         saved = load(self.path)
         remedy = "Remove the file to start anew, or give another path."
-        if not hasattr(saved, "_fitted_to_"):
+        if not hasattr(saved, "_fit_"):
             raise ValueError(f"checkpoint={self.path} holds a model, whole. {remedy}")
-        then = _fixed(saved)
-        for name in sorted({*self.parameters, *then}):
-            a, b = (of.get(name, "nothing") for of in (self.parameters, then))
-            if a != b:
+        then = saved._fit_
+        for name in sorted({*self.fit, *then} - {DATA}):
+            now, before = (of.get(name, "nothing") for of in (self.fit, then))
+            if now != before:
                 raise ValueError(
-                    f"checkpoint={self.path} is of a fit with {name}={b}, and here it "
-                    f"is {a}. {remedy}"
+                    f"checkpoint={self.path} is of a fit with {name}={before}, and "
+                    f"here it is {now}. {remedy}"
                 )
-        if saved._fitted_to_ != self.data:
+        if self.fit[DATA] != then[DATA]:
             raise ValueError(
-                f"checkpoint={self.path} is of a fit to other rows, labels or weights. "
-                f"{remedy}"
+                f"checkpoint={self.path} is of a fit to other {DATA}. {remedy}"
             )
         return saved
 
-    def write(self, estimator: BaseEstimator) -> None:
-        """Save an estimator after an epoch, if it is time."""
+    def watch(self, estimator: BaseEstimator) -> None:
+        """Save the estimator after an epoch, if it is time."""
         if estimator.n_iter_ % self.every == 0:
-            estimator._fitted_to_ = self.data
-            save(estimator, self.path)
+            self.save(estimator)
+
+    def save(self, estimator: BaseEstimator) -> None:
+        """Save the estimator, with what its fit is known by."""
+        estimator._fit_ = self.fit
+        save(estimator, self.path)
 
     def remove(self) -> None:
         """Remove the file of a fit that is done, and what a kill has left of others."""
         self.path.unlink(missing_ok=True)
-        for part in self.path.parent.iterdir():
-            if part.name.startswith(parts_of(self.path)):
-                part.unlink(missing_ok=True)
+        remove_parts(self.path)
 
 
-def _fixed(estimator: BaseEstimator) -> dict[str, Any]:
-    """Return the parameters that have a say in what is learned, printed.
+def _parameters(estimator: BaseEstimator) -> dict[str, str]:
+    """Return the parameters that have a say in what is learned, as text.
 
-    Of a random_state that is no seed, none is known to be the same.
+    An encoder's regularizer draws from the encoder's generator, and not from its own.
     """
-    parameters = {
-        name: type(value).__name__
-        if isinstance(value, BaseEstimator)
-        else repr(value.tolist() if isinstance(value, np.ndarray) else value)
+    return {
+        name: _text(value)
         for name, value in estimator.get_params().items()
-        if name not in FREE
+        if name.split("__")[-1] not in FREE and not name.endswith("__random_state")
     }
-    if "RandomState" in parameters["random_state"]:
-        parameters["random_state"] = repr(None)
-    return parameters
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, BaseEstimator):
+        return type(value).__name__  # its parameters are among the others
+    if isinstance(value, np.random.RandomState):
+        return f"RandomState of state {joblib.hash(value.get_state())}"
+    return repr(value.tolist() if isinstance(value, np.ndarray) else value)
+
+
+def _fingerprint(
+    estimator: BaseEstimator, data: Sequence[np.ndarray | None]
+) -> str | None:
+    names = [str(name) for name in column_names(estimator)]
+    kinds = estimator.categorical_features_.tolist()
+    arrays = [None if a is None else np.array(a, order="C") for a in data]
+    return joblib.hash([names, kinds, *arrays])

@@ -3,7 +3,7 @@
 from copy import deepcopy
 from functools import partial
 from numbers import Integral, Real
-from os import PathLike, fspath
+from os import PathLike
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ from skcl._torch import (
     gradients_enabled,
     isolated_global_rng,
     make_generator,
+    portable,
     resolve_device,
     to_tensor,
 )
@@ -466,17 +467,16 @@ class ContrastiveEncoder(
             batch = self._make_batch(data, x, device)
             trainer = self._make_trainer(model, regularizer, seeds)
             if begun and begun.n_iter_:
-                trainer.resume(begun._progress_)
+                trainer.resume(begun._progress_, under_way=checkpoint is not None)
             if self._has_callables():
                 try_callables(trainer, batch[:64], self.n_components)
             learned = (model, trainer, seeds, regularizer)
             watches = [] if watch is None else [watch]
             if checkpoint is not None:
-                n_done = trainer.progress.n_epochs
-                n_epochs -= n_done
-                if not n_done:  # a file that cannot be written is refused now
-                    checkpoint.write(self._after_epoch(*learned))
-                watches.append(checkpoint.write)
+                n_epochs -= trainer.progress.n_epochs
+                # A file that cannot be written is refused now.
+                checkpoint.save(self._after_epoch(*learned))
+                watches.append(checkpoint.watch)
             self._train(
                 batch[training],
                 learned,
@@ -492,7 +492,8 @@ class ContrastiveEncoder(
     def _train(self, rows, learned, watches, **options):
         """Run epochs, and keep what was learned, also where an error ends them."""
         _, trainer, *_ = learned
-        n_done = trainer.progress.n_epochs
+        fitted = self.__sklearn_is_fitted__()
+        n_before = trainer.progress.n_epochs if fitted else 0
 
         def watch():
             for each in watches:
@@ -502,28 +503,44 @@ class ContrastiveEncoder(
             trainer.fit(
                 rows,
                 max_iter=self.max_iter,
-                watch=watch,
+                watch=watch if watches else None,
                 verbose=bool(self.verbose),
                 **options,
             )
         except BaseException as error:
             # An error in going on from a model leaves that model as it was.
-            spoilt = isinstance(error, Exception) and self.__sklearn_is_fitted__()
-            if trainer.progress.n_epochs > n_done and not spoilt:
+            spoilt = fitted and isinstance(error, Exception)
+            if trainer.progress.n_epochs > n_before and not spoilt:
                 self._keep(*learned, interrupted=True)
             raise
         self._keep(*learned)
 
     def _keep(self, model, trainer, seeds, regularizer, interrupted=False):
-        """Set what was learned."""
+        """Set what was learned, all at once."""
         model.network.eval()
-        self._model_, self._progress_, self._seeds_ = model, trainer.progress, seeds
-        self.regularizer_, self.interrupted_ = regularizer, interrupted
-        self._set_history(trainer.progress.history)
+        history = trainer.progress.history
+        by_part = {
+            name: list(getattr(history, name))
+            for name in ("contrastive", "regularizer", "regularizer_weight")
+        }
+        parts = zip(*by_part.values(), strict=True)
+        scores = list(history.validation_scores)
+        learned = {
+            "_model_": model,
+            "_progress_": trainer.progress,
+            "_seeds_": seeds,
+            "regularizer_": regularizer,
+            "interrupted_": interrupted,
+            "history_": by_part,
+            "loss_curve_": [loss + weight * penalty for loss, penalty, weight in parts],
+            "n_iter_": len(history.contrastive),
+            "validation_scores_": scores if self.early_stopping else None,
+        }
+        vars(self).update(learned)
 
     def _after_epoch(self, *learned):
         """Return an encoder that has learned so far."""
-        encoder = type(self)(**self.get_params(deep=False))
+        encoder = clone(self)
         fitted = {name: v for name, v in vars(self).items() if name.endswith("_")}
         vars(encoder).update(fitted)
         encoder._keep(*learned, interrupted=True)
@@ -939,26 +956,8 @@ class ContrastiveEncoder(
         views = Batch(views, rows.y, rows.weight)
         return Stopping(views, self.n_iter_no_change, self.tol)
 
-    def _set_history(self, history):
-        self.history_ = {
-            name: list(getattr(history, name))
-            for name in ("contrastive", "regularizer", "regularizer_weight")
-        }
-        self.loss_curve_ = [
-            contrastive + weight * penalty
-            for contrastive, penalty, weight in zip(
-                *self.history_.values(), strict=True
-            )
-        ]
-        self.n_iter_ = len(self.loss_curve_)
-        scores = list(history.validation_scores)
-        self.validation_scores_ = scores if self.early_stopping else None
-
     def __getstate__(self):
-        state = super().__getstate__()
-        if self.checkpoint is not None:  # a path object is not read on other systems
-            state = state | {"checkpoint": fspath(self.checkpoint)}
-        return state
+        return portable(super().__getstate__())
 
     def __sklearn_is_fitted__(self):
         return "_model_" in vars(self)

@@ -1,7 +1,6 @@
 """What an encoder has learned: rows in, embeddings and views out."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -29,21 +28,37 @@ CHUNK = 32 * BLOCK
 
 CPU = torch.device("cpu")
 
-# The weights of all networks that are being saved or loaded, by position and name; None
-# leaves them in the models' states.
-_APART: ContextVar[dict[str, np.ndarray] | None] = ContextVar("_APART", default=None)
+# Where models that are being saved or loaded have their weights; None: in their state.
+_APART: ContextVar["WeightsApart | None"] = ContextVar("_APART", default=None)
 
 
-@contextmanager
-def weights_kept_apart(
-    weights: dict[str, np.ndarray],
-) -> Iterator[dict[str, np.ndarray]]:
-    """Let the models that are copied inside leave their weights here, or take them."""
-    token = _APART.set(weights)
-    try:
-        yield weights
-    finally:
-        _APART.reset(token)
+class WeightsApart:
+    """The weights of several models, by the model's number and the parameter's name.
+
+    Inside the context models leave their weights here, or take them.
+    """
+
+    def __init__(self, weights: dict[str, np.ndarray] | None = None):
+        self.weights = {} if weights is None else weights
+        self._numbers: dict[int, str] = {}  # by id: a state may be asked for twice
+
+    def __enter__(self):
+        self._token = _APART.set(self)
+        return self
+
+    def __exit__(self, *_):
+        _APART.reset(self._token)
+
+    def put(self, model: "Model", weights: dict[str, np.ndarray]) -> str:
+        """Keep a model's weights, and return its number."""
+        number = self._numbers.setdefault(id(model), str(len(self._numbers)))
+        self.weights |= {f"{number}.{name}": w for name, w in weights.items()}
+        return number
+
+    def take(self, number: str) -> dict[str, np.ndarray]:
+        """Return the weights of a model, each of which is taken once."""
+        names = [name for name in self.weights if name.split(".")[0] == number]
+        return {name.split(".", 1)[1]: self.weights.pop(name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -189,9 +204,7 @@ class Model:
         """Return arrays and configuration: portable over devices."""
         weights, apart = weights_to_numpy(self.network), _APART.get()
         if apart is not None:
-            prefix = f"{len({name.split('.')[0] for name in apart})}"
-            apart.update({f"{prefix}.{name}": w for name, w in weights.items()})
-            weights = prefix
+            weights = apart.put(self, weights)
         return vars(self) | {"network": weights, "device": str(self.device)}
 
     def __setstate__(self, state):
@@ -199,13 +212,11 @@ class Model:
         vars(self).update(state)
         weights, apart = state["network"], _APART.get()
         if apart is not None:
-            if self.architecture.backbone != "mlp":
-                raise ValueError(f"backbone={self.architecture.backbone!r} in a file")
-            weights = {
-                name.split(".", 1)[1]: w
-                for name, w in apart.items()
-                if name.split(".")[0] == weights
-            }
+            # A file has no function that building the network would call.
+            built = self.architecture
+            if type(built) is not Architecture or built.backbone != "mlp":
+                raise ValueError("a file holds another backbone than 'mlp'")
+            weights = apart.take(weights)
         try:
             self.device = resolve_device(state["device"])
         except ValueError:

@@ -6,21 +6,41 @@ networks' weights, as safetensors; and all else, as skops describes it.
 
 import json
 import os
+import re
+from collections.abc import Iterator
+from copy import deepcopy
 from io import BytesIO
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
+from uuid import uuid4
 from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 import sklearn
 import torch
+from sklearn import config_context
 from sklearn.base import BaseEstimator
+from sklearn.utils._metadata_requests import SIMPLE_METHODS
 
-from skcl._model import weights_kept_apart
+from skcl._model import WeightsApart
 from skcl._version import __version__
 
 FORMAT = 1
+
+# Kinds of skops' descriptions of which a file may consist. Others would call functions,
+# rebuild objects by calls, or read files of other formats.
+KINDS = {
+    "DTypeNode",
+    "DictNode",
+    "JsonNode",
+    "ListNode",
+    "NdArrayNode",
+    "ObjectNode",
+    "RandomStateNode",
+    "SliceNode",
+    "TupleNode",
+    "TypeNode",
+}
 
 ABOUT, WEIGHTS, MODEL = "about.json", "weights.safetensors", "model.skops"
 
@@ -63,7 +83,8 @@ def save(model, path):
         If the model is no estimator.
     ValueError
         If it holds what a file cannot: a function, such as a callable augmentation, or
-        an object of a type that is none of skcl's, scikit-learn's or numpy's.
+        an object of a type that is none of skcl's, of numpy's arrays or of
+        scikit-learn's estimators, trees left out.
     OSError
         If the file cannot be written.
     ImportError
@@ -110,7 +131,7 @@ def load(path):
     ------
     ValueError
         If the file is damaged, of a newer version of skcl, of another kind, or holds
-        an object of a type that is none of skcl's, scikit-learn's or numpy's.
+        what :func:`save` does not write.
     OSError
         If it cannot be read.
     ImportError
@@ -131,20 +152,22 @@ def load(path):
 def to_bytes(model: BaseEstimator) -> bytes:
     """Return the content of a model's file, which has been compared with the model."""
     safetensors, _ = _formats()
-    with weights_kept_apart({}) as weights:
-        described, refused = _describe(model)
+    plain, requests = _without_requests(model)
+    with WeightsApart() as apart:
+        described, refused = _describe(plain)
     if refused:
-        raise ValueError(f"The model cannot be saved: {_culprit(model, refused)}.")
+        raise ValueError(f"The model cannot be saved: {_culprit(plain, refused)}.")
     about = {
         "format": FORMAT,
         "skcl": __version__,
         "scikit-learn": sklearn.__version__,
         "torch": torch.__version__,
+        "requests": requests,
     }
     buffer = BytesIO()
     with ZipFile(buffer, "w", ZIP_STORED) as file:
         file.writestr(ABOUT, json.dumps(about))
-        file.writestr(WEIGHTS, safetensors.save(weights))
+        file.writestr(WEIGHTS, safetensors.save(apart.weights))
         file.writestr(MODEL, described)
     data = buffer.getvalue()
     lost = _difference(model, _from_bytes(data, "what was written"), "model")
@@ -163,7 +186,7 @@ def _from_bytes(data: bytes, name: str) -> BaseEstimator:
 
     try:
         return _read(data, name)
-    except RefusedFile:
+    except (RefusedFile, MemoryError, Warning):
         raise
     except UntrustedTypesFoundException as error:
         raise RefusedFile(
@@ -189,12 +212,19 @@ def _read(data: bytes, name: str) -> BaseEstimator:
             )
         weights = safetensors.load(file.read(WEIGHTS))
         described = file.read(MODEL)
-    with ZipFile(BytesIO(described)) as file:
-        _check_stored(file)
-    with weights_kept_apart(weights):
+    refused = _kinds(described) - KINDS
+    if refused:
+        raise RefusedFile(
+            f"{name} is refused: it holds {', '.join(sorted(refused))}, which no file "
+            "of skcl.save has."
+        )
+    with WeightsApart(weights) as apart:
         model = skops.loads(described, trusted=TRUSTED)
     if not isinstance(model, BaseEstimator):
         raise RefusedFile(f"{name} holds no estimator but a {type(model).__name__}.")
+    if apart.weights:
+        raise ValueError(f"no model has the weights {sorted(apart.weights)}")
+    _set_requests(model, about["requests"])
     return model
 
 
@@ -217,15 +247,33 @@ def _check_stored(file: ZipFile) -> None:
             raise ValueError(f"its member {info.filename!r} is compressed")
 
 
+def _kinds(described: bytes) -> set[str]:
+    """Return the kinds in a description; refuse compressed members."""
+    with ZipFile(BytesIO(described)) as file:
+        _check_stored(file)
+        found = [json.loads(file.read("schema.json"))]
+    kinds = set()
+    while found:
+        part = found.pop()
+        if isinstance(part, dict):
+            kinds |= {str(part["__loader__"])} if "__loader__" in part else set()
+            found.extend(part.values())
+        elif isinstance(part, list):
+            found.extend(part)
+    return kinds
+
+
 def _describe(value: Any) -> tuple[bytes, str]:
     """Return what skops makes of a value, and what in it :func:`load` would refuse."""
     _, skops = _formats()
     try:
         data = skops.dumps(value)
+    except MemoryError:
+        raise
     except Exception as error:  # of what it cannot describe
         return b"", f"{type(value).__name__} ({error})"
     refused = set(skops.get_untrusted_types(data=data)) - set(TRUSTED)
-    return data, ", ".join(sorted(refused))
+    return data, ", ".join(sorted(refused or _kinds(data) - KINDS))
 
 
 def _culprit(model: BaseEstimator, refused: str) -> str:
@@ -236,10 +284,61 @@ def _culprit(model: BaseEstimator, refused: str) -> str:
             refused = f"{name}={found}, and with it {refused}"
             break
     return (
-        f"it holds {refused}, and load trusts no code and no types but those of skcl, "
-        "scikit-learn and numpy. pickle and joblib save it, and their files can run "
-        "any code when they are loaded"
+        f"it holds {refused}, and load trusts no function, and no types but those of "
+        "skcl, of numpy's arrays and of scikit-learn's estimators, trees left out. "
+        "pickle and joblib save it, and their files can run any code when they are "
+        "loaded"
     )
+
+
+# Which weights and the like an estimator is passed is kept by scikit-learn in an object
+# with a cycle. A file has the requests themselves, by the place of the estimator.
+
+
+def _without_requests(model: BaseEstimator) -> tuple[BaseEstimator, dict[str, dict]]:
+    """Return a model without metadata requests, a copy if it has any, and these."""
+    requests = {
+        place: _requests(estimator)
+        for place, estimator in _estimators(model)
+        if "_metadata_request" in vars(estimator)
+    }
+    if requests:
+        model = deepcopy(model)
+        for _, estimator in _estimators(model):
+            vars(estimator).pop("_metadata_request", None)
+    return model, requests
+
+
+def _set_requests(model: BaseEstimator, requests: dict[str, dict]) -> None:
+    with config_context(enable_metadata_routing=True):
+        for place, estimator in list(_estimators(model)):
+            for method, request in requests.get(place, {}).items():
+                getattr(estimator, f"set_{method}_request")(**request)
+
+
+def _requests(estimator: BaseEstimator) -> dict[str, dict]:
+    """Return what each method of an estimator requests, where it requests anything."""
+    kept = vars(estimator)["_metadata_request"]
+    by_method = {method: getattr(kept, method, None) for method in SIMPLE_METHODS}
+    return {
+        method: dict(request.requests)
+        for method, request in by_method.items()
+        if request is not None and request.requests
+    }
+
+
+def _estimators(value: Any, place: str = "") -> Iterator[tuple[str, BaseEstimator]]:
+    """Yield the estimators within a value, with their places."""
+    if isinstance(value, BaseEstimator):
+        yield place, value
+        value = vars(value)
+    if isinstance(value, dict):
+        for name, part in value.items():
+            if name != "_metadata_request":
+                yield from _estimators(part, f"{place}.{name}")
+    elif isinstance(value, list | tuple):
+        for i, part in enumerate(value):
+            yield from _estimators(part, f"{place}[{i}]")
 
 
 def _holds_estimators(value: Any) -> bool:
@@ -259,7 +358,7 @@ def _difference(a: Any, b: Any, place: str) -> str | None:
             return _difference(a.tolist(), b.tolist(), place)
         return None if same and a.tobytes() == b.tobytes() else place
     if isinstance(a, dict):
-        if [(k, type(k)) for k in a] != [(k, type(k)) for k in b]:
+        if {(k, type(k)) for k in a} != {(k, type(k)) for k in b}:
             return place
         places = ((a[k], b[k], f"{place}.{k}") for k in a)
     elif isinstance(a, list | tuple):
@@ -277,25 +376,29 @@ def _difference(a: Any, b: Any, place: str) -> str | None:
 
 
 def _state(value: Any) -> Any:
-    state = value.__getstate__() if hasattr(value, "__getstate__") else vars(value)
-    return vars(value) if state is None else state
+    state = value.__getstate__()
+    if "_metadata_request" in vars(value):
+        state = state | {"_metadata_request": _requests(value)}
+    return state
 
 
-def parts_of(path: Path) -> str:
-    """Return how the names of files begin that are to take the place of another."""
-    return f".{path.name}."
+def remove_parts(path: Path) -> None:
+    """Remove what kills have left that were to take the place of a file."""
+    part_of_it = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{32}}\.part")
+    for part in path.parent.iterdir():
+        if part_of_it.fullmatch(part.name):
+            part.unlink(missing_ok=True)
 
 
 def _replace(path: Path, data: bytes) -> None:
     """Write a file in one step: after a crash there is the old one, or the new one."""
-    with NamedTemporaryFile(
-        dir=path.parent, prefix=parts_of(path), delete=False
-    ) as file:
-        try:
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    try:
+        with part.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -32,7 +32,13 @@ from skcl._kmeans import (
 )
 from skcl._propagation import propagate
 from skcl._table import check_table, forget_fit
-from skcl._torch import check_threads_work, resolve_device, to_numpy, to_tensor
+from skcl._torch import (
+    check_threads_work,
+    portable,
+    resolve_device,
+    to_numpy,
+    to_tensor,
+)
 from skcl._weights import check_sample_weight, given_weights
 from skcl.clustering import (
     entropic_relaxation,
@@ -567,6 +573,9 @@ class RelaxedKMeansRegularizer(
         return exact_squared_distances(
             check_table(self, X, reset=False), self.cluster_centers_
         )
+
+    def __getstate__(self):
+        return portable(super().__getstate__())
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

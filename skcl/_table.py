@@ -256,7 +256,8 @@ def _check_numbers(
     """Return the numeric ones of the columns of X, (n, p)."""
     options["dtype"] = [np.float64, np.float32]
     if not columns:  # no table, which scikit-learn refuses: by its shape first
-        if isinstance(X, np.ndarray) and X.dtype == object:
+        is_object = isinstance(X, np.ndarray) and X.dtype == object
+        if is_object or hasattr(X, "columns"):
             X = np.zeros(X.shape)
         return validate_data(estimator, X, reset=reset, **options)
     validate_data(estimator, X, reset=reset, skip_check_array=True)

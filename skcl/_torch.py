@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,6 +124,18 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.cuda.OutOfMemoryError) or (
         "DefaultCPUAllocator" in str(error)
     )
+
+
+def portable(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters as another system can read them: devices and paths as text."""
+    return {
+        name: os.fspath(value)
+        if isinstance(value, os.PathLike)
+        else str(value)
+        if isinstance(value, torch.device)
+        else value
+        for name, value in parameters.items()
+    }
 
 
 def to_tensor(array: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -163,6 +163,10 @@ class History:
         self.regularizer.append(mean(parts[:, 1], shares).item())
         self.regularizer_weight.append(weight)
 
+    def copy(self) -> "History":
+        """Return a history that others' entries do not reach."""
+        return History(*(list(part) for part in vars(self).values()))
+
     def latest(self) -> dict[str, float]:
         """Return the last entry of each part that there is, for display."""
         return {name: part[-1] for name, part in vars(self).items() if part}
@@ -214,9 +218,14 @@ class Trainer:
         self.optimizer = AdamW(network.parameters(), learning_rate, weight_decay)
         self.progress = Progress()
 
-    def resume(self, progress: Progress) -> None:
-        """Go on from where another trainer of the network has come."""
+    def resume(self, progress: Progress, under_way: bool) -> None:
+        """Go on from where another trainer of the network has come.
+
+        In a fit that is under way, early stopping goes on too; else it begins anew.
+        """
         self.progress = deepcopy(progress)
+        if not under_way:
+            self.progress.best = None
         load_optimizer(self.optimizer, progress.optimizer)
         for generator, state in zip(
             self._generators(), progress.generators, strict=True
@@ -268,7 +277,7 @@ class Trainer:
                 f"device. {error}"
             ) from error
         finally:
-            self._return_to(whole, stopping)
+            self._return_to(*whole)
 
     def _record(self, stopping: Stopping | None) -> tuple[dict, Progress]:
         """Return the weights, and how far training has come."""
@@ -276,17 +285,14 @@ class Trainer:
         progress.optimizer = optimizer_to_numpy(self.optimizer)
         progress.generators = [generator_to_numpy(g) for g in self._generators()]
         progress.best = None if stopping is None else stopping.best
-        recorded = replace(progress, history=deepcopy(progress.history))
+        recorded = replace(progress, history=progress.history.copy())
         return weights_to_numpy(self.network), recorded
 
-    def _return_to(
-        self, recorded: tuple[dict, Progress], stopping: Stopping | None
-    ) -> None:
+    def _return_to(self, weights: dict[str, np.ndarray], progress: Progress) -> None:
         """Leave nothing of an epoch that was cut short; put the best weights back."""
-        weights, progress = recorded
-        optimizer = progress.optimizer
-        if stopping is not None and stopping.best.weights is not None:
-            weights, optimizer = stopping.best.weights, stopping.best.optimizer
+        optimizer, best = progress.optimizer, progress.best
+        if best is not None and best.weights is not None:
+            weights, optimizer = best.weights, best.optimizer
         load_weights(self.network, weights)
         self.progress = replace(progress, optimizer=optimizer, best=None)
 

@@ -1,6 +1,7 @@
 """Values of each of the encoder's parameters."""
 
 import numpy as np
+import torch
 from torch import nn
 
 from skcl import RelaxedKMeansRegularizer
@@ -79,7 +80,7 @@ VALID = {
     "n_iter_no_change": [1],
     "tol": [0.0, 1.0],
     "warm_start": [True],
-    "device": ["cpu"],
+    "device": ["cpu", torch.device("cpu")],
     "random_state": [np.random.RandomState(0)],
     "checkpoint": [None],
     "checkpoint_every": [1],

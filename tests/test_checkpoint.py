@@ -7,6 +7,7 @@ import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_array_equal
@@ -111,18 +112,16 @@ def test_a_checkpoint_of_a_run_that_is_done_gives_the_same(
 def test_without_a_seed_a_run_goes_on_with_its_own(
     rows, make_encoder, path, monkeypatch
 ):
-    for random_state in (None, np.random.RandomState(5)):
-        params = {"random_state": random_state, "checkpoint": path}
-        params["checkpoint_every"] = 2
-        with monkeypatch.context() as patch:
-            stop_after(9, patch)
-            with pytest.raises(Stopped):
-                make_encoder(**params).fit(rows)
-        saved = skcl.load(path)
-        assert saved.n_iter_ == 4
-        again = make_encoder(**params).fit(rows)
-        assert again.n_iter_ == 5
-        assert again.history_["contrastive"][:4] == saved.history_["contrastive"]
+    params = {"random_state": None, "checkpoint": path, "checkpoint_every": 2}
+    with monkeypatch.context() as patch:
+        stop_after(9, patch)
+        with pytest.raises(Stopped):
+            make_encoder(**params).fit(rows)
+    saved = skcl.load(path)
+    assert saved.n_iter_ == 4
+    again = make_encoder(**params).fit(rows)
+    assert again.n_iter_ == 5
+    assert again.history_["contrastive"][:4] == saved.history_["contrastive"]
 
 
 FIT = """
@@ -226,6 +225,95 @@ def test_another_file_is_refused_and_left_as_it_is(rows, make_encoder, path):
     with pytest.raises(ValueError, match="holds a model"):
         make_encoder(checkpoint=path).fit(rows)
     assert path.exists()
+
+
+def test_other_names_are_other_data(make_encoder, path, monkeypatch):
+    """Of columns that are numbers in one place and categories in another."""
+    X = pd.DataFrame({"a": np.arange(60.0), "b": list("xyz") * 20})
+    params = {"checkpoint": path, "checkpoint_every": 1}
+    with monkeypatch.context() as patch:
+        stop_after(2, patch)
+        with pytest.raises(Stopped):
+            make_encoder(**params).fit(X)
+    for other in (X[["b", "a"]], X.set_axis(["a", "c"], axis=1)):
+        with pytest.raises(ValueError, match="other rows, labels or weights"):
+            make_encoder(**params).fit(other)
+    assert make_encoder(**params).fit(X.copy()).n_iter_ == 5
+
+
+def test_the_container_does_not_matter(begun, rows, make_encoder):
+    same_rows = np.asfortranarray(rows)
+    assert make_encoder(**begun).fit(same_rows).n_iter_ == 5
+
+
+def test_the_seed_of_a_generator_is_compared(rows, make_encoder, path, monkeypatch):
+    def encoder(seed):
+        return make_encoder(
+            random_state=np.random.RandomState(seed),
+            regularizer=RelaxedKMeansRegularizer(
+                2, random_state=np.random.RandomState(seed)
+            ),
+            checkpoint=path,
+            checkpoint_every=1,
+        )
+
+    with monkeypatch.context() as patch:
+        stop_after(5, patch)
+        with pytest.raises(Stopped):
+            encoder(1).fit(rows)
+    with pytest.raises(ValueError, match="random_state=RandomState of state"):
+        encoder(2).fit(rows)
+    whole = encoder(1).set_params(checkpoint=None).fit(rows)
+    same(encoder(1).fit(rows), whole, rows)
+
+
+def test_a_resumed_run_that_is_stopped_at_once_keeps_its_epochs(
+    begun, rows, make_encoder, monkeypatch
+):
+    encoder = make_encoder(**begun)
+    stop_after(0, monkeypatch, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        encoder.fit(rows)
+    assert encoder.interrupted_
+    assert encoder.n_iter_ == 2
+
+
+def test_a_resumed_run_that_cannot_be_saved_is_refused_before_training(
+    begun, rows, make_encoder, monkeypatch
+):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    stop_after(0, monkeypatch)
+    monkeypatch.setattr("skcl._persistence.os.replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        make_encoder(**begun).fit(rows)
+
+
+def test_only_its_own_parts_are_removed(rows, make_encoder, path):
+    others = [".fit.skcl.local", ".fit.skclx." + 32 * "0" + ".part", ".fit.skcl.part"]
+    for name in others:
+        (path.parent / name).write_text("mine")
+    (path.parent / (".fit.skcl." + 32 * "0" + ".part")).write_text("half")
+    make_encoder(checkpoint=path).fit(rows)
+    assert sorted(p.name for p in path.parent.iterdir()) == sorted(others)
+
+
+def test_a_checkpoint_that_is_trained_further_stops_by_its_new_rows(
+    rows, make_encoder, path, monkeypatch
+):
+    params = {"early_stopping": True, "n_iter_no_change": 50, "max_iter": 8}
+    with monkeypatch.context() as patch:
+        stop_after(9, patch)
+        with pytest.raises(Stopped):
+            make_encoder(checkpoint=path, checkpoint_every=1, **params).fit(rows)
+    loaded = skcl.load(path)
+    assert loaded._progress_.best is not None
+    stale = loaded._progress_.best
+    stale.score = 1e9  # as of easier rows
+    loaded.set_params(checkpoint=None, warm_start=True, tol=0.0, max_iter=60)
+    learned = loaded.fit(rows).module_.state_dict()
+    assert any((learned[name].numpy() != w).any() for name, w in stale.weights.items())
 
 
 @pytest.mark.parametrize("method", ["partial_fit", "warm_start"])
