@@ -58,7 +58,7 @@ test-pandas-3: .overlay/$(PANDAS_3)/.installed  ## Run the tests of tables on pa
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS) tests
 
 fuzz: $(INSTALLED)  ## Try ten thousand random inputs of each kind; takes an hour
-	SKCL_FUZZ=long $(TEST_ENV) $(BIN)/python -m pytest -n 2 tests/test_fuzz.py
+	SKCL_FUZZ=10000 $(TEST_ENV) $(BIN)/python -m pytest -n 2 tests/test_fuzz.py
 
 soak: $(INSTALLED)  ## Fit 200 times in one process, and see what is left behind
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak

@@ -8,7 +8,13 @@ import pytest
 from scipy.optimize import minimize
 
 from skcl.theory import collapse_temperature, collapse_threshold, optimal_geometry
-from skcl.theory._solver import gram_of, relative_gap, solve, value_and_gap
+from skcl.theory._solver import (
+    _log1p_ratio,
+    gram_of,
+    relative_gap,
+    solve,
+    value_and_gap,
+)
 
 
 def long_tail(K, ratio=100.0):
@@ -459,3 +465,14 @@ def test_refused_max_cosine(max_cosine):
         ValueError, match=f"max_cosine={max_cosine}: a number from -1 on"
     ):
         collapse_temperature([0.5, 0.3, 0.2], max_cosine)
+
+
+def test_the_slope_of_the_logarithm_is_its_derivative():
+    """By differences, where σ y is small and where it is not."""
+    log_logistic = np.log([[1e-12, 1e-3, 0.2, 0.9]])
+    for y in (np.full((1, 4), 0.7), np.full((1, 4), -0.6), np.full((1, 4), 1e-7)):
+        _, slope = _log1p_ratio(log_logistic, y)
+        step = 1e-6
+        above, _ = _log1p_ratio(log_logistic, y + step)
+        below, _ = _log1p_ratio(log_logistic, y - step)
+        np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-6)

@@ -9,6 +9,8 @@ from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from skcl._blocks import BLOCK
+from skcl._pairs import sum_over_others_of_class
 from skcl.losses import (
     LOSSES,
     alignment,
@@ -427,3 +429,14 @@ def test_memory_does_not_grow_with_the_square_of_the_batch(name, weighted):
     small, large = (peak_memory(LOSSES[name], n, weighted) for n in (2500, 5000))
     assert large < 2.1 * small
     assert large < 50e6
+
+
+def test_sums_over_a_class_of_more_rows_than_a_block():
+    generator = torch.Generator().manual_seed(0)
+    n = 2 * BLOCK + 100
+    x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    y = torch.randint(-1, 4, (n,), generator=generator)
+    others = (y[:, None] == y) & (y >= 0)
+    others.fill_diagonal_(False)
+    found = sum_over_others_of_class(x, y)
+    torch.testing.assert_close(found, others.double() @ x)

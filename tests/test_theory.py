@@ -369,3 +369,23 @@ def test_the_unit_of_the_regularizer_is_the_factor_in_the_bound(t):
         assert losses.LOSSES[name].discrepancy_weight(t) == pytest.approx(slope)
     assert theory.upper_bound(0, [0, 2], t, "supcon") == 0
     assert losses.supcon.discrepancy_weight(t) == losses.infonce.discrepancy_weight(t)
+
+
+def test_only_a_loss_that_uses_labels_reads_them():
+    views = np.eye(4).reshape(4, 1, 4).repeat(2, axis=1)
+    names = np.array(["a", "b", "a", "b"])
+    with pytest.raises(ValueError, match="dtype"):
+        theory.contrastive_loss(views, 0.5, "supcon", names)
+    for loss in ("infonce", "spectral", "logistic"):
+        value = theory.contrastive_loss(views, 0.5, loss, names)
+        assert value == theory.contrastive_loss(views, 0.5, loss)
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.uint8, bool])
+def test_whole_numbers_of_any_type_are_codes(kind):
+    views = np.eye(4).reshape(4, 1, 4).repeat(2, axis=1)
+    codes = np.array([0, 1, 1, 0])
+    expected = theory.incurred_loss(views, codes, 0.5)
+    assert theory.incurred_loss(views, codes.astype(kind), 0.5) == expected
+    with pytest.raises(ValueError, match="dtype"):
+        theory.incurred_loss(views, codes + 0.5, 0.5)
