@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from skcl._blocks import BLOCK
-from skcl._pairs import sum_over_others_of_class
+from skcl._pairs import log_partition, sum_over_others_of_class
 from skcl.losses import (
     LOSSES,
     alignment,
@@ -440,3 +440,15 @@ def test_sums_over_a_class_of_more_rows_than_a_block():
     others.fill_diagonal_(False)
     found = sum_over_others_of_class(x, y)
     torch.testing.assert_close(found, others.double() @ x)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.005])  # without a shift, and with one
+def test_an_anchor_with_nothing_to_sum_over(temperature):
+    z = views(3, 1, 4)[:, 0].requires_grad_()
+    closed = torch.tensor([False, True, False])
+    for anchors, mask, alone in ((z[:1], None, 0), (z, closed, 1)):
+        partition = log_partition(anchors, temperature, closed=mask)
+        assert partition[alone] == -math.inf
+        assert not partition.isnan().any()
+        partition[partition.isfinite()].sum().backward()
+        assert z.grad.isfinite().all()
