@@ -556,8 +556,7 @@ class ContrastiveEncoder(
 
     def _check_input(self, X, y, sample_weight, classes, resumed):
         """Return the rows that count, their labels where used, and their weights."""
-        if self._needs_y() and y is not None and sample_weight is not None:
-            check_consistent_length(X, y)
+        y = y if self._needs_y() else None
         X, y, weight = _drop_zero_weights(X, y, sample_weight)
         rows = self._check_rows(X, reset=not resumed, min_samples=2)
         codes = None
@@ -742,6 +741,7 @@ class ContrastiveEncoder(
         """
         check_is_fitted(self)
         codes = None
+        y = y if self._loss_uses_y() else None
         X, y, weight = _drop_zero_weights(X, y, sample_weight)
         if self._loss_uses_y():
             self._require_y(y)
@@ -1005,6 +1005,8 @@ def _drop_zero_weights(X, y, sample_weight):
     """Return the rows that count, their labels, and their weights, of mean 1."""
     if sample_weight is None:
         return X, y, None
+    if y is not None:
+        check_consistent_length(X, y)
     kept, weight = check_sample_weight(sample_weight, _num_samples(X))
     if isinstance(kept, slice):  # all rows, as they are
         return X, y, weight

@@ -500,3 +500,22 @@ def test_default_encoder_takes_integer_and_boolean_weights(rows):
     kept = np.arange(120) % 3 > 0
     Z = encoder.fit(rows, sample_weight=kept).transform(rows)
     np.testing.assert_array_equal(encoder.fit(rows[kept]).transform(rows), Z)
+
+
+def test_labels_of_another_length_beside_weights_of_zero(rows, make_encoder):
+    """Refused where they are used, and ignored where they are not."""
+    weight = np.arange(len(rows)) % 3
+    short = np.arange(len(rows) - 1) % 2
+    expected = make_encoder().fit(rows, sample_weight=weight)
+    encoder = make_encoder().fit(rows, short, sample_weight=weight)
+    np.testing.assert_array_equal(encoder.transform(rows), expected.transform(rows))
+    assert encoder.score(rows, short, weight) == expected.score(rows, None, weight)
+    labelled = make_encoder(loss="supcon")
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        labelled.fit(rows, short, sample_weight=weight)
+    labelled.fit(rows, np.arange(len(rows)) % 2)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        labelled.score(rows, short, weight)
+    for scorer in (DiscrepancyScorer(), DiscrepancyScorer(make_encoder())):
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            scorer.fit(rows, short, sample_weight=weight)
