@@ -61,10 +61,9 @@ class Checkpoint:
             )
         return saved
 
-    def watch(self, estimator: BaseEstimator) -> None:
-        """Save the estimator after an epoch, if it is time."""
-        if estimator.n_iter_ % self.every == 0:
-            self.save(estimator)
+    def is_due(self, n_epochs: int) -> bool:
+        """Whether it is time to save, after so many epochs."""
+        return n_epochs % self.every == 0
 
     def save(self, estimator: BaseEstimator) -> None:
         """Save the estimator, with what its fit is known by."""

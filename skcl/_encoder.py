@@ -451,6 +451,8 @@ class ContrastiveEncoder(
         if resumed:
             begun = self
         seeds = begun._seeds_ if begun else Seeds.draw(self.random_state)
+        if begun and not begun.n_iter_:  # a checkpoint of the seeds alone
+            begun = None
         training, held_out = self._split(data, seeds.split)
         regularizer = self._check_regularizer(len(data.rows) - len(held_out))
         if data.loss_weight is not None:
@@ -459,28 +461,27 @@ class ContrastiveEncoder(
         # Torch's global generators are seeded for a user's code; ours needs none.
         foreign = self._has_callables() or is_foreign(regularizer)
         with isolated_global_rng(seeds.weights, device, foreign), gradients_enabled():
-            if begun and begun.n_iter_:
+            if begun:
                 model = self._resume_model(begun._model_, device)
                 x = model.columns.encode(data.rows)
             else:
                 model, x = self._make_model(data, training, device, seeds.weights)
             batch = self._make_batch(data, x, device)
             trainer = self._make_trainer(model, regularizer, seeds)
-            if begun and begun.n_iter_:
+            if begun:
                 trainer.resume(begun._progress_, under_way=checkpoint is not None)
             if self._has_callables():
                 try_callables(trainer, batch[:64], self.n_components)
             learned = (model, trainer, seeds, regularizer)
-            watches = [] if watch is None else [watch]
             if checkpoint is not None:
                 n_epochs -= trainer.progress.n_epochs
                 # A file that cannot be written is refused now.
                 checkpoint.save(self._after_epoch(*learned))
-                watches.append(checkpoint.watch)
             self._train(
                 batch[training],
                 learned,
-                watches,
+                watch,
+                checkpoint,
                 n_epochs=n_epochs,
                 order=self._make_order(data.codes, training, device),
                 stopping=self._make_stopping(model, batch, held_out, seeds.held_out),
@@ -489,21 +490,23 @@ class ContrastiveEncoder(
             checkpoint.remove()
         return self
 
-    def _train(self, rows, learned, watches, **options):
+    def _train(self, rows, learned, watch, checkpoint, **options):
         """Run epochs, and keep what was learned, also where an error ends them."""
         _, trainer, *_ = learned
         fitted = self.__sklearn_is_fitted__()
         n_before = trainer.progress.n_epochs if fitted else 0
 
-        def watch():
-            for each in watches:
-                each(self._after_epoch(*learned))
+        def after_epoch():
+            if watch is not None:
+                watch(self._after_epoch(*learned))
+            if checkpoint is not None and checkpoint.is_due(trainer.progress.n_epochs):
+                checkpoint.save(self._after_epoch(*learned))
 
         try:
             trainer.fit(
                 rows,
                 max_iter=self.max_iter,
-                watch=watch if watches else None,
+                watch=after_epoch,
                 verbose=bool(self.verbose),
                 **options,
             )

@@ -246,9 +246,8 @@ def marginal_table(x: np.ndarray, weight: np.ndarray | None = None) -> np.ndarra
     """
     if weight is None:
         n, q = len(x), min(len(x), N_QUANTILES)
-        columns = np.sort(
-            np.ascontiguousarray(x.T), axis=1
-        )  # faster than down the rows
+        # Sorting is faster along memory than across it.
+        columns = np.sort(np.ascontiguousarray(x.T), axis=1)
         middle = (2 * np.arange(q) + 1) * n // (2 * q)
         return np.ascontiguousarray(columns[:, middle].T)
     order = np.argsort(x, axis=0)
